@@ -1,9 +1,9 @@
 """Descriptions of topics, from brokers or from the metadata log on disk."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin
@@ -13,9 +13,8 @@ from kbroker.protocol.messages import DescribeTopicPartitionsRequest
 from kbroker.settings.rows import usual_texts
 from kbroker.settings.table import SETTINGS
 from kbroker.settings.table import TOPIC_SETTINGS as TOPIC_ROWS
+from kbroker_tools.base.java_order import in_java_order, string_hash
 from kbroker_tools.cluster.directory_view import DirectoryView
-
-T = TypeVar('T')
 
 DEFAULT_CONFIG = 'DEFAULT_CONFIG'
 """The source of a setting whose value is the default."""
@@ -47,26 +46,6 @@ class TopicDescription:
     min_in_sync_replicas: int
 
 
-def in_java_order(entries: Collection[T], name_of: Callable[[T], str], count: int = 0) -> list[T]:
-    """Sort entries as a Java HashMap of `count` names (by default, of these names) iterates: Kafka prints settings in
-    that order.
-
-    The map has enough buckets to be at most three quarters full. A name's hash selects its bucket. Names in one bucket
-    keep their order of insertion.
-    """
-    buckets = 16
-    while max(count, len(entries)) > buckets * 3 // 4:
-        buckets *= 2
-    return sorted(entries, key=lambda entry: _spread_hash(name_of(entry)) % buckets)
-
-
-def _spread_hash(name: str) -> int:
-    value = 0
-    for character in name.encode('latin-1', 'replace'):
-        value = (31 * value + character) & 0xFFFFFFFF
-    return value ^ value >> 16
-
-
 # ---- live
 
 def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int) -> Iterator[TopicDescription]:
@@ -86,7 +65,7 @@ def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int
             raise entries
         least = next((entry.value for entry in entries if entry.name == MIN_IN_SYNC_REPLICAS), '1')
         yield TopicDescription(name, topic_id, is_internal, tuple(rows), tuple(
-            (entry.name, entry.value) for entry in in_java_order(entries, lambda entry: str(entry.name))
+            (entry.name, entry.value) for entry in in_java_order(entries, lambda entry: string_hash(str(entry.name)))
             if entry.source != DEFAULT_CONFIG), int(least or 1))
 
 
@@ -141,4 +120,5 @@ def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterato
             PartitionDescription(row.index, row.leader, row.leader in image.brokers, row.replicas, row.isr,
                                  row.eligible_leader_replicas, row.last_known_elr)
             for row in known.partitions), tuple(in_java_order(
-                usual_texts(known.configs, TOPIC_ROWS).items(), lambda item: item[0], TOPIC_SETTINGS)), int(least))
+                usual_texts(known.configs, TOPIC_ROWS).items(), lambda item: string_hash(item[0]),
+                size=TOPIC_SETTINGS)), int(least))

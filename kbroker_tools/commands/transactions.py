@@ -190,7 +190,7 @@ def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
     """Return the partitions sorted; in a pipe, in the order of Kafka's tool."""
     names = sorted(row.partitions)
     if not output.as_json and not output.is_terminal:
-        from kbroker_tools.stuck.hanging import in_java_order, partition_hash
+        from kbroker_tools.base.java_order import in_java_order, partition_hash
         names = in_java_order(list(row.partitions), partition_hash)
     found = [f'{topic}-{partition}' for topic, partition in names]
     return found if output.as_json else ','.join(found)
@@ -325,7 +325,7 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
 
 
 def _to_search(view: View, broker_id: int | None, topic: str | None, partition: int | None) -> list[TopicPartition]:
-    from kbroker_tools.stuck.hanging import in_java_order, string_hash
+    from kbroker_tools.base.java_order import in_java_order, string_hash
     if topic is not None and partition is not None:
         return [(topic, partition)]
     topics = view.topics()

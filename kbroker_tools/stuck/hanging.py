@@ -6,17 +6,16 @@ not include the partition.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import ProducerInfo
+from kbroker_tools.base.java_order import in_java_order, long_hash, partition_hash
 from kbroker_tools.base.view import View
 
 BATCH = 500
 """The most partitions in one request."""
-
-K = TypeVar('K', bound=Hashable)
 
 
 class OpenTransaction(NamedTuple):
@@ -72,40 +71,3 @@ def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_m
         covered = frozenset(known.partitions if known is not None else ())
         hanging += [each for each in candidates[producer_id] if (each.topic, each.partition) not in covered]
     return hanging
-
-
-# ---- the order of a java.util.HashMap, in which Kafka's tool iterates over partitions and producer ids
-
-def in_java_order(keys: Iterable[K], hash_of: Callable[[K], int], capacity: int = 16) -> list[K]:
-    """Sort keys as a hash map with this initial capacity iterates after they were inserted one by one.
-
-    The number of buckets is a power of two, doubled when the map is more than three quarters full. The bucket of a key
-    is its hash, with the upper half folded onto the lower, modulo the number of buckets. Keys in one bucket keep their
-    order.
-    """
-    inserted = list(keys)
-    buckets = 1
-    while buckets < capacity:
-        buckets *= 2
-    while len(inserted) * 4 > buckets * 3:
-        buckets *= 2
-    return sorted(inserted, key=lambda key: (hash_of(key) ^ hash_of(key) >> 16) & buckets - 1)
-
-
-def string_hash(text: str) -> int:
-    """Return the 32-bit hash of a String. Topic names are ASCII, so each character is one UTF-16 unit."""
-    found = 0
-    for character in text:
-        found = 31 * found + ord(character)
-    return found & 0xFFFFFFFF
-
-
-def partition_hash(key: TopicPartition) -> int:
-    """Return the hash of a TopicPartition."""
-    topic, partition = key
-    return (31 * (31 + partition) + string_hash(topic)) & 0xFFFFFFFF
-
-
-def long_hash(value: int) -> int:
-    """Return the hash of a Long: its two halves, combined by exclusive or."""
-    return (value ^ value >> 32) & 0xFFFFFFFF

@@ -8,7 +8,8 @@ from support.brokers.in_process_broker import InProcessBroker
 from support.runner.command_runner import run_command
 
 from kbroker.protocol.messages import CreateTopicsRequest
-from kbroker_tools.cluster.topic_descriptions import PartitionDescription, TopicDescription, in_java_order
+from kbroker_tools.base.java_order import in_java_order, string_hash
+from kbroker_tools.cluster.topic_descriptions import PartitionDescription, TopicDescription
 from kbroker_tools.commands.topics import FILTERS, headline, main, parse_assignment, pattern_of
 
 
@@ -60,7 +61,7 @@ def test_the_replication_factor_is_that_of_the_first_partition():
 def test_settings_stand_in_the_order_of_javas_hash_map():
     """Kafka's tool printed these in this order, among the 33 settings of a topic."""
     printed = ['min.insync.replicas', 'cleanup.policy', 'retention.ms', 'max.message.bytes']
-    assert in_java_order(sorted(printed), str, 33) == printed
+    assert in_java_order(sorted(printed), string_hash, size=33) == printed
 
 
 @pytest.mark.parametrize(('text', 'assignment'), [('1', [[1]]), ('1:2,2:1', [[1, 2], [2, 1]]), (None, None)])

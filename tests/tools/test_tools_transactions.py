@@ -15,10 +15,10 @@ from support.runner.free_ports import free_port
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.protocol import messages
+from kbroker_tools.base.java_order import in_java_order, partition_hash, string_hash
 from kbroker_tools.commands.transactions import main
 from kbroker_tools.spark.sink.values import tasks_of
 from kbroker_tools.stuck.gatherer import Gatherer
-from kbroker_tools.stuck.hanging import in_java_order, partition_hash, string_hash
 
 ORDERS, AUDIT = ('orders', 0), ('audit', 0)
 NOBODY = '127.0.0.1:1'
