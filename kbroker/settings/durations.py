@@ -1,4 +1,4 @@
-"""Durations as texts: Java's `PnDTnHnMn.nS`, and a number with a unit such as `15m`."""
+"""Durations and times as texts: Java's `PnDTnHnMn.nS`, a number with a unit such as `15m`, and ISO 8601 times."""
 import re
 
 JAVA = (
@@ -33,3 +33,11 @@ def duration_ms(text: str) -> int:
     if match is None:
         raise ValueError
     return int(match[1]) * UNITS_MS[match[2]]
+
+
+def time_ms(text: str) -> int:
+    """Return an ISO 8601 time in milliseconds since the epoch, UTC unless it names an offset. Raise ValueError."""
+    from datetime import UTC, datetime  # slow to import
+
+    moment = datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

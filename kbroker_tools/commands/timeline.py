@@ -4,13 +4,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.settings.durations import duration_ms
+from kbroker.settings.durations import duration_ms, time_ms
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Output
 from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
@@ -47,11 +46,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
         with contextlib.suppress(ValueError):
             return -duration_ms(value.strip())
         try:
-            moment = datetime.fromisoformat(value)
+            return time_ms(value)
         except ValueError:
             self.fail(f'found {value!r}, expected a time such as 2026-11-20T14:00:00Z, or an age such as 15min',
                       param, ctx)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
+from kbroker.settings.durations import time_ms
 from kbroker_tools.dump.selection import Selection
 
 TERM = re.compile(r'\s*(?P<name>[A-Za-z][\w-]*)\s*(?:(?P<sign><=|>=|==|=|<|>)\s*(?P<value>[^\s,<>=]+))?\s*')
@@ -104,10 +104,7 @@ def _time_ms(text: str) -> int:
     if re.fullmatch(r'-?\d{9,}', text):
         return _number(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return time_ms(text)
     except ValueError:
         raise WhereError(f'found {text!r}, expected a time: milliseconds, or a date such as '
                          '2026-11-20T14:03:07 (UTC)') from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)

@@ -4,11 +4,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 from kbroker.base.topic_partition import TopicPartition
-from kbroker.settings.durations import java_duration_ms
+from kbroker.settings.durations import java_duration_ms, time_ms
 
 LONGEST_WITHOUT_QUOTES = 24
 """The longest text in which Kafka's tool searches for characters that need quotes; longer ones are always quoted."""
@@ -113,16 +112,14 @@ def parse_datetime_ms(text: str) -> int:
     """Parse a time such as `2026-01-31T23:59:59.000`: UTC unless it ends with an offset such as +02:00. Raise
     ValueError."""
     try:
-        moment = datetime.fromisoformat(text)
+        found_ms = time_ms(text)
     except ValueError:
-        moment = None
-    if moment is None or 'T' not in text:
+        found_ms = None
+    if found_ms is None or 'T' not in text:
         raise ValueError(f'found {text!r}, expected a time as YYYY-MM-DDThh:mm:ss.sss')
-    if moment.tzinfo is None:
-        moment = datetime.fromisoformat(text + '+00:00')
-    if moment.timestamp() < 0:      # in the protocol, negative times mean the end, the start and so on
+    if found_ms < 0:        # in the protocol, negative times mean the end, the start and so on
         raise ValueError(f'found {text!r}, expected a time from 1970 on')
-    return round(moment.timestamp() * 1000)
+    return found_ms
 
 
 def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
