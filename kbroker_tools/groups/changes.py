@@ -25,7 +25,7 @@ from kbroker_tools.groups.offset_resets import (
     read_plan,
     within_log,
 )
-from kbroker_tools.groups.tables import cell, consumer_groups, show
+from kbroker_tools.groups.tables import Cell, cell, consumer_groups, show
 
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
@@ -199,16 +199,21 @@ def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     group_id, = options['group']
     partitions = sorted(in_scope(view, options['topic'], '--topic'))
     results = view.admin.delete_group_offsets(group_id, partitions)
+    show_deletions(output, group_id, [cell('TOPIC'), cell('PARTITION', 10), cell('STATUS')], results, 'partitions')
+
+
+def show_deletions(output: Output, group_id: str, cells: Sequence[Cell],
+                   results: Mapping[Any, KafkaError | None], noun: str) -> None:
+    """Print the result of deleting offsets, by tuples for the cells before the status. Raise ToolError for errors."""
     failed = sum(error is not None for error in results.values())
     if not (output.as_json or output.is_terminal):
         if not failed:
             output.line(f'Request succeeded for deleting offsets from group {group_id}.')
         output.line()
-    show(output, [cell('TOPIC'), cell('PARTITION', 10), cell('STATUS')],
-         [(topic, partition, 'Successful' if error is None else f'Error: {error}')
-          for (topic, partition), error in sorted(results.items())])
+    show(output, cells, [(*at, 'Successful' if error is None else f'Error: {error}')
+                         for at, error in sorted(results.items())])
     if failed:
-        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} partitions were not deleted")
+        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} {noun} were not deleted")
 
 
 def delete(view: Any, output: Output, options: dict[str, Any]) -> None:

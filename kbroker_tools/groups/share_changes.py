@@ -6,20 +6,19 @@ from typing import Any
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
 from kbroker_tools.groups.changes import (
+    INACTIVE,
     LiveOffsets,
     in_scope,
     raise_first,
     raise_left_out,
+    show_deletions,
     show_plan,
     specification,
     split_readable,
 )
 from kbroker_tools.groups.offset_resets import plan
 from kbroker_tools.groups.share_tables import SHARE
-from kbroker_tools.groups.tables import cell, show
-
-INACTIVE = ('Empty', 'Dead')
-
+from kbroker_tools.groups.tables import cell
 
 # ---- reset
 
@@ -57,12 +56,5 @@ delete = SHARE.delete
 def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     group_id, = options['group']
     results = view.admin.delete_share_group_offsets(group_id, sorted(set(options['topic'])))
-    failed = sum(error is not None for error in results.values())
-    if not (output.as_json or output.is_terminal):
-        if not failed:
-            output.line(f'Request succeeded for deleting offsets from group {group_id}.')
-        output.line()
-    show(output, [cell('TOPIC'), cell('STATUS', None)],
-         [(topic, 'Successful' if error is None else f'Error: {error}') for topic, error in sorted(results.items())])
-    if failed:
-        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} topics were not deleted")
+    show_deletions(output, group_id, [cell('TOPIC'), cell('STATUS', None)],
+                   {(topic,): error for topic, error in results.items()}, 'topics')

@@ -7,7 +7,7 @@ from kbroker.client.descriptions import GroupInfo
 from kbroker_tools.base.render import Output
 from kbroker_tools.base.view import View
 from kbroker_tools.groups.group_kind import GroupKind
-from kbroker_tools.groups.tables import assignment_text, cell, show
+from kbroker_tools.groups.tables import assignment_text, cell, show, show_state_row
 
 SHARE = GroupKind('share', ('Empty', 'Stable', 'Dead'))
 list_groups = SHARE.list_groups
@@ -35,14 +35,8 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
 
 
 def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:
-    node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
-    where = f'{node.host}:{node.port}  ' if node is not None else ''
-    cells = [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), cell('STATE')]
-    row: list[Any] = [group.group_id, f'{where}({group.coordinator_id})', group.state]
-    if verbose:
-        cells += [cell('GROUP-EPOCH', 12), cell('ASSIGNMENT-EPOCH', 17)]
-        row += [group.epoch, group.assignment_epoch]
-    show(output, [*cells, cell('#MEMBERS', None)], [[*row, len(group.members)]])
+    epochs = (cell('GROUP-EPOCH', 12), cell('ASSIGNMENT-EPOCH', 17)) if verbose else ()
+    show_state_row(view, output, group, [(cell('STATE'), group.state)], epochs)
 
 
 def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:

@@ -8,7 +8,7 @@ from kbroker.client.descriptions import StreamsGroupInfo, StreamsMemberInfo
 from kbroker_tools.base.render import Output
 from kbroker_tools.base.view import View
 from kbroker_tools.groups.group_kind import GroupKind
-from kbroker_tools.groups.tables import Cell, cell, log_offsets, show
+from kbroker_tools.groups.tables import EPOCHS, Cell, cell, log_offsets, show, show_state_row
 
 STREAMS = GroupKind('streams', ('Empty', 'NotReady', 'Stable', 'Assigning', 'Reconciling', 'Dead'))
 list_groups = STREAMS.list_groups
@@ -36,14 +36,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
 
 
 def show_state(view: Any, output: Output, group: StreamsGroupInfo, verbose: bool) -> None:
-    node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
-    where = f'{node.host}:{node.port} ' if node is not None else ''
-    cells = [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), cell('STATE', 25)]
-    row: list[Any] = [group.group_id, f'{where}({group.coordinator_id})', group.state]
-    if verbose:
-        cells += [cell('GROUP-EPOCH'), cell('TARGET-ASSIGNMENT-EPOCH', 25)]
-        row += [group.epoch, group.assignment_epoch]
-    show(output, [*cells, cell('#MEMBERS', None)], [[*row, len(group.members)]])
+    show_state_row(view, output, group, [(cell('STATE', 25), group.state)], EPOCHS if verbose else (), ' ')
 
 
 def show_members(output: Output, group: StreamsGroupInfo, verbose: bool) -> None:

@@ -9,7 +9,7 @@ import click
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.topic_partition import TopicPartition
-from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Column, Output, shell_word
 from kbroker_tools.base.view import GroupOffset, PartitionOffsets, View
@@ -36,6 +36,9 @@ class Cell(NamedTuple):
 
 def cell(title: str, width: int | None = 15, name: str | None = None) -> Cell:
     return Cell(Column(name or title.strip('#').lower().replace('-', '_'), title), width)
+
+
+EPOCHS = cell('GROUP-EPOCH'), cell('TARGET-ASSIGNMENT-EPOCH', 25)
 
 
 def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], ending: str = '') -> None:
@@ -155,15 +158,23 @@ def note_state(output: Output, group: GroupInfo) -> None:
 
 
 def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:
+    columns = [(cell('ASSIGNMENT-STRATEGY', 20), group.protocol or MISSING), (cell('STATE', 20), group.state)]
+    show_state_row(view, output, group, columns, EPOCHS if verbose else ())
+
+
+def show_state_row(view: Any, output: Output, group: GroupInfo | StreamsGroupInfo,
+                   columns: Sequence[tuple[Cell, str]], epochs: Sequence[Cell], gap: str = '  ') -> None:
+    """Print a row about a group: its coordinator, these columns, its epochs if they have cells, and its members.
+
+    `gap` separates the address of the coordinator from its id.
+    """
     node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
-    where = f'{node.host}:{node.port}  ' if node is not None else ''
-    cells = [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), cell('ASSIGNMENT-STRATEGY', 20),
-             cell('STATE', 20)]
-    row: list[Any] = [group.group_id, f'{where}({group.coordinator_id})', group.protocol or MISSING, group.state]
-    if verbose:
-        cells += [cell('GROUP-EPOCH'), cell('TARGET-ASSIGNMENT-EPOCH', 25)]
-        row += [group.epoch, group.assignment_epoch]
-    show(output, [*cells, cell('#MEMBERS', None)], [[*row, len(group.members)]])
+    where = f'{node.host}:{node.port}{gap}' if node is not None else ''
+    numbers = (group.epoch, group.assignment_epoch) if epochs else ()
+    show(output, [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), *(each for each, _ in columns), *epochs,
+                  cell('#MEMBERS', None)],
+         [[group.group_id, f'{where}({group.coordinator_id})', *(text for _, text in columns), *numbers,
+           len(group.members)]])
 
 
 def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:

@@ -88,7 +88,7 @@ class Assembler:
         self._constants: dict[str, Any] = {'topic': pa.scalar(topic), 'partition': pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, Any] = {}
         self.columns = [field.decoded for field in fields if field.decoded is not None]
-        self.schema = pa.schema([pa.field(field.name, arrow_type(field, pa)) for field in fields])
+        self.schema = pa.schema([pa.field(field.name, arrow_type(field.spark_type, pa)) for field in fields])
 
     def batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
         """Return one batch of a ColumnDecoder's columns."""
@@ -113,12 +113,14 @@ class Assembler:
         return found.slice(0, rows)
 
 
-def arrow_type(field: Field, pa: Any) -> Any:
-    types = {'binary': pa.binary(), 'string': pa.string(), 'int': pa.int32(), 'bigint': pa.int64(),
-             'boolean': pa.bool_(), 'timestamp': pa.timestamp('us', tz='UTC')}
-    if field.spark_type == HEADERS:
-        return pa.list_(pa.field('element', pa.struct([('key', pa.string()), ('value', pa.binary())])))
-    return types[field.spark_type]
+def arrow_type(text: str, pa: Any) -> Any:
+    """Return the type of Arrow for a type of Spark, which may be an array of structs."""
+    if text.startswith('array<struct<'):
+        members = text.removeprefix('array<struct<').removesuffix('>>').split(',')
+        pairs = [member.split(':') for member in members]
+        return pa.list_(pa.field('element', pa.struct([(name, arrow_type(kind, pa)) for name, kind in pairs])))
+    return {'binary': pa.binary(), 'string': pa.string(), 'int': pa.int32(), 'bigint': pa.int64(),
+            'boolean': pa.bool_(), 'timestamp': pa.timestamp('us', tz='UTC')}[text]
 
 
 def _blobs(pa: Any, column: Any, kind: Any) -> Any:

@@ -28,7 +28,7 @@ from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.partition_files import has_right_crc
 from kbroker_tools.spark.planning import Place, chosen_partitions
-from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
+from kbroker_tools.spark.schema import COMPRESSIONS, arrow_type, check_columns
 from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
 from kbroker_tools.spark.times import spark_times
 
@@ -163,15 +163,6 @@ def split_columns(ddl: str) -> list[str]:
         else:
             columns[-1] += character
     return [column.strip() for column in columns]
-
-
-def arrow_type(text: str, pa: Any) -> Any:
-    if text.startswith('array<struct<'):
-        members = text.removeprefix('array<struct<').removesuffix('>>').split(',')
-        pairs = [member.split(':') for member in members]
-        return pa.list_(pa.field('element', pa.struct([(name, arrow_type(kind, pa)) for name, kind in pairs])))
-    return {'string': pa.string(), 'int': pa.int32(), 'bigint': pa.int64(), 'boolean': pa.bool_(),
-            'timestamp': pa.timestamp('us', tz='UTC')}[text]
 
 
 # ---- rows
