@@ -10,20 +10,19 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kbroker_tools.verify.clients.face import (
-    ASSIGNOR,
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
-    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    TRANSACTION_TIMEOUT_MS,
     ClientFailure,
     InstanceFailure,
     Membership,
     Place,
+    Reads,
+    member_settings,
     number_in,
+    transaction_settings,
 )
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
+from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 NAME = 'confluent-kafka'
 MOST_RECORDS = 500
@@ -62,9 +61,8 @@ class ConfluentWriter:
         self._failure: KafkaError | None = None
         self._group: Consumer | None = None
         settings: dict[str, Any] = {'bootstrap.servers': servers, 'enable.idempotence': True, 'linger.ms': 1,
-                                    'message.timeout.ms': DELIVERY_TIMEOUT_MS, **COMMON}
-        if transactional_id is not None:
-            settings |= {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+                                    'message.timeout.ms': DELIVERY_TIMEOUT_MS, **COMMON,
+                                    **transaction_settings(transactional_id)}
         with _failures():
             self._producer = Producer(settings, logger=_QUIET)
 
@@ -139,31 +137,42 @@ class ConfluentWriter:
                 self._group.close()
 
 
-def _polled(consumer: Consumer, indexes: Mapping[Place, int],
-            timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-    with _failures():
-        messages = consumer.consume(MOST_RECORDS, timeout_s)
-    reads: list[tuple[int, list[int], list[int]]] = []
-    for message in messages:
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise ClientFailure(str(error))
-            continue
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None and partition is not None and offset is not None
-        index = indexes[Place(topic, partition)]
-        if not reads or reads[-1][0] != index:
-            reads.append((index, [], []))
-        reads[-1][1].append(offset)
-        reads[-1][2].append(number_in(message.value()))
-    return reads
+class _ConfluentReader:
+    """The common part of ConfluentGetter and ConfluentMember."""
 
+    _consumer: Consumer
 
-class ConfluentGetter:
-    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+    def __init__(self, places: Sequence[Place]):
         self._places = places
         self._indexes = {place: index for index, place in enumerate(places)}
+
+    def poll(self, timeout_s: float) -> Reads:
+        with _failures():
+            messages = self._consumer.consume(MOST_RECORDS, timeout_s)
+        reads: Reads = []
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise ClientFailure(str(error))
+                continue
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None and partition is not None and offset is not None
+            index = self._indexes[Place(topic, partition)]
+            if not reads or reads[-1][0] != index:
+                reads.append((index, [], []))
+            reads[-1][1].append(offset)
+            reads[-1][2].append(number_in(message.value()))
+        return reads
+
+    def close(self) -> None:
+        with suppress(ClientFailure), _failures():
+            self._consumer.close()
+
+
+class ConfluentGetter(_ConfluentReader):
+    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+        super().__init__(places)
         with _failures():
             self._consumer = Consumer({
                 'bootstrap.servers': servers, 'group.id': 'kbroker-verify-readers', 'isolation.level': isolation,
@@ -175,26 +184,13 @@ class ConfluentGetter:
             self._consumer.assign([TopicPartition(*self._places[partition], offset)
                                    for partition, offset in positions.items()])
 
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        return _polled(self._consumer, self._indexes, timeout_s)
 
-    def close(self) -> None:
-        with suppress(ClientFailure), _failures():
-            self._consumer.close()
-
-
-class ConfluentMember:
+class ConfluentMember(_ConfluentReader):
     def __init__(self, servers: str, places: Sequence[Place], membership: Membership):
+        super().__init__(places)
         self.changes = 0
-        self._places = places
-        self._indexes = {place: index for index, place in enumerate(places)}
-        settings: dict[str, Any] = {
-            'bootstrap.servers': servers, 'group.id': membership.group, 'group.protocol': membership.protocol,
-            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': False,
-            'fetch.wait.max.ms': 100, **COMMON}
-        if membership.protocol == 'classic':
-            settings |= {'partition.assignment.strategy': ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
-                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
+        settings: dict[str, Any] = {'bootstrap.servers': servers, 'fetch.wait.max.ms': 100, **COMMON,
+                                    **member_settings(membership)}
         with _failures():
             self._consumer = Consumer(settings, logger=_QUIET)
             self._without_member = self._consumer.consumer_group_metadata()
@@ -203,9 +199,6 @@ class ConfluentMember:
 
     def _changed(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.changes += 1
-
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        return _polled(self._consumer, self._indexes, timeout_s)
 
     def metadata(self) -> object:
         with _failures():
@@ -218,7 +211,3 @@ class ConfluentMember:
         with _failures():
             for partition, offset in positions.items():
                 self._consumer.seek(TopicPartition(*self._places[partition], offset))
-
-    def close(self) -> None:
-        with suppress(ClientFailure), _failures():
-            self._consumer.close()

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from kbroker_tools.verify.lines import READ_COMMITTED
+
 TRANSACTION_TIMEOUT_MS = 10_000
 REQUEST_TIMEOUT_MS = 5_000
 DELIVERY_TIMEOUT_MS = 9_000
@@ -13,6 +15,8 @@ SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_INTERVAL_MS = 1_000
 ASSIGNOR = 'range'
 """The assignor of classic groups. All clients have it, so that they can be in one group."""
+Reads = list[tuple[int, list[int], list[int]]]
+"""The result of a poll: partition, offsets and numbers of records, in the order in which the client returned them."""
 
 
 class Place(NamedTuple):
@@ -116,6 +120,24 @@ class Maker:
 
     def member(self, membership: Membership) -> Member:
         return self.member_type(self.servers, self.places, membership)
+
+
+def transaction_settings(transactional_id: str | None) -> dict[str, object]:
+    """Return the settings of a producer with a transactional id. They are the same for all clients."""
+    if transactional_id is None:
+        return {}
+    return {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+
+
+def member_settings(membership: Membership, assignor: str = ASSIGNOR) -> dict[str, object]:
+    """Return the settings of a member. They are the same for all clients, except the name of the assignor."""
+    settings: dict[str, object] = {
+        'group.id': membership.group, 'group.protocol': membership.protocol, 'isolation.level': READ_COMMITTED,
+        'auto.offset.reset': 'earliest', 'enable.auto.commit': 'false'}
+    if membership.protocol == 'classic':
+        settings |= {'partition.assignment.strategy': assignor, 'session.timeout.ms': SESSION_TIMEOUT_MS,
+                     'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
+    return settings
 
 
 def number_in(value: bytes | None) -> int:

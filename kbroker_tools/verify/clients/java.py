@@ -14,15 +14,15 @@ from pathlib import Path
 from kbroker_tools.verify.clients.face import (
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
-    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    TRANSACTION_TIMEOUT_MS,
     ClientFailure,
     Membership,
     Place,
+    Reads,
+    member_settings,
+    transaction_settings,
 )
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
+from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 NAME = 'java'
 PROGRAM = Path(__file__).with_name('JavaClients.java')
@@ -138,9 +138,7 @@ class JavaWriter(_JavaClient):
     def __init__(self, machine: Machine, servers: str, places: Sequence[Place], transactional_id: str | None):
         settings: dict[str, object] = {
             'bootstrap.servers': servers, 'linger.ms': 1, 'delivery.timeout.ms': DELIVERY_TIMEOUT_MS,
-            'max.block.ms': CALL_TIMEOUT_S * 1000}
-        if transactional_id is not None:
-            settings |= {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+            'max.block.ms': CALL_TIMEOUT_S * 1000, **transaction_settings(transactional_id)}
         super().__init__(machine, places, 'producer', settings)
 
     def claim(self) -> None:
@@ -175,7 +173,7 @@ class JavaGetter(_JavaClient):
     def seek(self, positions: Mapping[int, int]) -> None:
         self._call('seek', *self._positions(positions))
 
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+    def poll(self, timeout_s: float) -> Reads:
         return _polled(self._indexes, self._call('poll', round(timeout_s * 1000)))
 
 
@@ -183,17 +181,11 @@ class JavaMember(_JavaClient):
     def __init__(self, machine: Machine, servers: str, places: Sequence[Place], membership: Membership):
         self.changes = 0
         self._indexes = {place: index for index, place in enumerate(places)}
-        settings: dict[str, object] = {
-            'bootstrap.servers': servers, 'group.id': membership.group, 'group.protocol': membership.protocol,
-            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': 'false',
-            'fetch.max.wait.ms': 100}
-        if membership.protocol == 'classic':
-            settings |= {'partition.assignment.strategy': RANGE_ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
-                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
-        super().__init__(machine, places, 'member', settings)
+        super().__init__(machine, places, 'member', {'bootstrap.servers': servers, 'fetch.max.wait.ms': 100,
+                                                     **member_settings(membership, RANGE_ASSIGNOR)})
         self._call('subscribe', membership.topic)
 
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+    def poll(self, timeout_s: float) -> Reads:
         words = self._call('poll', round(timeout_s * 1000))
         self.changes = int(words[0])
         return _polled(self._indexes, words[1:])
@@ -208,7 +200,7 @@ class JavaMember(_JavaClient):
         self._call('rewind', *self._positions(positions))
 
 
-def _polled(indexes: Mapping[Place, int], rows: Sequence[str]) -> list[tuple[int, list[int], list[int]]]:
+def _polled(indexes: Mapping[Place, int], rows: Sequence[str]) -> Reads:
     words = iter(rows)
     reads = []
     for topic in words:

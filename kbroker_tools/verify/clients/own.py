@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, Producer, RebalanceListener
@@ -16,20 +15,19 @@ from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.client.transaction_state import IllegalProducerState
 from kbroker_tools.verify.clients.face import (
-    ASSIGNOR,
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
-    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    TRANSACTION_TIMEOUT_MS,
     ClientFailure,
     InstanceFailure,
     Membership,
     Place,
+    Reads,
+    member_settings,
     number_in,
+    transaction_settings,
 )
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
+from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms': '20', 'retry.backoff.max.ms': '200',
               'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
@@ -56,9 +54,7 @@ class OwnWriter:
         self._places = places
         self._failure: KafkaError | None = None
         settings: dict[str, object] = {'linger.ms': 1, 'delivery.timeout.ms': DELIVERY_TIMEOUT_MS,
-                                       'max.block.ms': CALL_TIMEOUT_S * 1000}
-        if transactional_id is not None:
-            settings |= {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+                                       'max.block.ms': CALL_TIMEOUT_S * 1000, **transaction_settings(transactional_id)}
         self._cluster = Cluster(ClientConfig.from_settings(CONNECTION | {'bootstrap.servers': servers}))
         with _failures():
             self._producer = Producer(self._cluster, settings, self._delivered)
@@ -111,18 +107,29 @@ class OwnWriter:
         self._cluster.close()
 
 
-def _polled(consumer: Consumer, indexes: Mapping[Place, int],
-            timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-    with _failures():
-        batches = consumer.poll(round(timeout_s * 1000))
-    return [(indexes[Place(batch.topic, batch.partition)], list(batch.offsets),
-             [number_in(value) for value in batch.values]) for batch in batches]
+class _OwnReader:
+    """The common part of OwnGetter and OwnMember."""
 
+    _consumer: Consumer
 
-class OwnGetter:
-    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+    def __init__(self, places: Sequence[Place]):
         self._places = places
         self._indexes = {place: index for index, place in enumerate(places)}
+
+    def poll(self, timeout_s: float) -> Reads:
+        with _failures():
+            batches = self._consumer.poll(round(timeout_s * 1000))
+        return [(self._indexes[Place(batch.topic, batch.partition)], list(batch.offsets),
+                 [number_in(value) for value in batch.values]) for batch in batches]
+
+    def close(self) -> None:
+        with suppress(KafkaError, OSError):
+            self._consumer.close()
+
+
+class OwnGetter(_OwnReader):
+    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+        super().__init__(places)
         with _failures():
             self._consumer = Consumer(servers, {**CONNECTION, 'isolation.level': isolation, 'auto.offset.reset': 'none',
                                                 'enable.auto.commit': False, 'fetch.max.wait.ms': 100})
@@ -133,31 +140,17 @@ class OwnGetter:
             for partition, offset in positions.items():
                 self._consumer.seek(*self._places[partition], offset)
 
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        return _polled(self._consumer, self._indexes, timeout_s)
-
     def position(self, partition: int) -> int:
         """Return the offset of the next fetch, which is after markers and hidden records."""
         with _failures():
             return self._consumer.position(*self._places[partition]) or 0
 
-    def close(self) -> None:
-        with suppress(KafkaError, OSError):
-            self._consumer.close()
 
-
-class OwnMember(RebalanceListener):
+class OwnMember(_OwnReader, RebalanceListener):
     def __init__(self, servers: str, places: Sequence[Place], membership: Membership):
+        super().__init__(places)
         self.changes = 0
-        self._places = places
-        self._indexes = {place: index for index, place in enumerate(places)}
-        settings: dict[str, Any] = {
-            **CONNECTION, 'group.id': membership.group, 'group.protocol': membership.protocol,
-            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': False,
-            'fetch.max.wait.ms': 100}
-        if membership.protocol == 'classic':
-            settings |= {'partition.assignment.strategy': ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
-                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
+        settings = {**CONNECTION, 'fetch.max.wait.ms': 100, **member_settings(membership)}
         with _failures():
             self._consumer = Consumer(servers, settings, topics=[membership.topic], listener=self)
 
@@ -167,9 +160,6 @@ class OwnMember(RebalanceListener):
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self.changes += 1
 
-    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        return _polled(self._consumer, self._indexes, timeout_s)
-
     def metadata(self) -> GroupMetadata:
         with _failures():
             return self._consumer.group_metadata
@@ -178,10 +168,6 @@ class OwnMember(RebalanceListener):
         with _failures():
             for partition, offset in positions.items():
                 self._consumer.seek(*self._places[partition], offset)
-
-    def close(self) -> None:
-        with suppress(KafkaError, OSError):
-            self._consumer.close()
 
 
 class OwnSharer:
