@@ -1,4 +1,4 @@
-"""Fixtures of the topics tests: a partition on a real log, and a disk whose syncs the test finishes."""
+"""Fixtures of the topics tests: a partition on a real log, and a disk whose syncs finish when the test says so."""
 import pytest
 from support.disk.held_disk import HeldDisk
 
@@ -23,7 +23,8 @@ def flusher(disk):
 
 @pytest.fixture
 def open_partition(tmp_path, flusher, clock):
-    """A function that opens `orders-INDEX`, with topic settings by name. `opener.log` is the log of the last one."""
+    """Return a function that opens `orders-INDEX`, with topic settings by name. Its attribute `log` is the last opened
+    log."""
 
     def opener(index=0, *, page_cache=False, clean_shutdown=True, **settings):
         overrides = {name.replace('_', '.'): str(value) for name, value in settings.items()}

@@ -1,4 +1,5 @@
-"""A broker whose process has no free descriptor. `run_alone` calls these functions."""
+"""A broker whose process has no free descriptor. `run_alone` calls the functions of this file, each in its own
+process."""
 from __future__ import annotations
 
 import logging
@@ -36,7 +37,7 @@ class Hog:
 
 
 class Messages(logging.Handler):
-    """Keeps what was logged."""
+    """Keeps the logged messages."""
 
     def __init__(self):
         super().__init__()

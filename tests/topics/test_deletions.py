@@ -1,4 +1,4 @@
-"""The deletion of topics and of what coordinators keep about them."""
+"""The deletion of topics, and of their offsets in the group coordinator."""
 import logging
 
 import pytest
@@ -12,7 +12,7 @@ TURNS = 100
 
 @pytest.mark.parametrize('names', [('orders', '__consumer_offsets'), ('__transaction_state', '__consumer_offsets')])
 def test_the_offsets_of_a_topic_go_with_the_topic_that_has_them(tmp_path, caplog, names):
-    """Once, the coordinator wrote tombstones to logs that were closed already, and logged two errors."""
+    """The coordinator once wrote tombstones to logs that were already closed, and logged two errors."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic('orders', 1)

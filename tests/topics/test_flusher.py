@@ -4,7 +4,7 @@ from kbroker.topics.flusher import PARTITIONS_AT_ONCE, Flusher
 
 
 class Spy:
-    """A partition as the flusher sees it: `end` is its log end, `durable` the offset that the flusher reported."""
+    """Stands in for a partition: `end` is its log end, `durable` the offset that the flusher reported as synced."""
 
     def __init__(self, name):
         self.name, self.end, self.durable, self.is_deleted = name, 0, 0, False

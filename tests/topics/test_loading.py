@@ -24,7 +24,7 @@ def test_each_batch_is_replayed_in_order(open_partition):
 
 
 def test_a_batch_that_cannot_be_read_is_reported_with_its_file_and_offset(open_partition):
-    """Once, the message had only the offset, and a broker has many partitions of `__consumer_offsets`."""
+    """The message once had only the offset, which does not name one of the many partitions of `__consumer_offsets`."""
     partition = open_partition()
     log = open_partition.log
     partition.append_batch(encode_batch([(0, None, b'sound')]))

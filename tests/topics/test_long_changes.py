@@ -1,4 +1,4 @@
-"""Changes of thousands of partitions: other clients are served in between, and nothing holds the loop."""
+"""Changes of thousands of partitions: the broker serves other clients during the change, and no part holds the loop."""
 import pathlib
 
 import pytest
@@ -22,8 +22,8 @@ class Client:
         self.broker = broker
 
     def ask(self, api, version=None, **fields):
-        """Send a request, and do the long work until its answer. Return the answer, and how often another client was
-        served in between."""
+        """Send a request, and run long work until its response. Return the response, and how often another client was
+        served before it."""
         request = build(f'{api}Request', **fields)
         version = request.versions[1] if version is None else version
         connection = self.broker.begin(request, version)
@@ -64,14 +64,15 @@ def directories(broker, topic):
 
 
 def test_a_topic_of_many_partitions_is_created_between_the_turns_of_others(client, broker):
-    """Once, a CreateTopics of 9,990 partitions stopped the loop for half a second."""
+    """A CreateTopics of 9,990 partitions once stopped the loop for half a second."""
     codes, others = client.create('orders', partitions=MANY)
     assert (codes, len(broker.topics.topic('orders').partitions)) == ({0}, MANY)
     assert others > MANY // 2
 
 
 def test_a_metadata_request_that_creates_topics_lets_others_be_served(client):
-    """Once, a Metadata that created 500 topics stopped the loop for 4.4 s: each was a write to the disk of its own."""
+    """A Metadata that created 500 topics once stopped the loop for 4.4 s, because it wrote each topic to the disk
+    separately."""
     answer, others = client.ask('Metadata', topics=[{'name': f'topic_{number}'} for number in range(500)],
                                 allow_auto_topic_creation=True)
     assert {topic.error_code for topic in answer.topics} == {0} and len(answer.topics) == 500
@@ -79,7 +80,7 @@ def test_a_metadata_request_that_creates_topics_lets_others_be_served(client):
 
 
 def test_topics_are_deleted_between_the_turns_of_others(client, broker):
-    """Once, a DeleteTopics of 9,000 partitions stopped the loop for 1.7 s."""
+    """A DeleteTopics of 9,000 partitions once stopped the loop for 1.7 s."""
     client.create('orders', partitions=MANY)
     broker.long_work.finish()
     answer, others = client.ask('DeleteTopics', topics=[{'name': 'orders'}])
@@ -89,7 +90,8 @@ def test_topics_are_deleted_between_the_turns_of_others(client, broker):
 
 
 def test_thousands_of_topics_are_hidden_and_freed_in_parts(client, broker):
-    """A DeleteTopics of 9,000 topics let none of them be found, and freed all of them, in one turn each of 20 ms."""
+    """A DeleteTopics of 9,000 topics once removed them from the registry in one turn of 20 ms, and freed them in
+    another."""
     names = [f'topic_{number}' for number in range(2 * MANY)]
     assert client.create(*names)[0] == {0}
     topics = broker.topics.topics()
@@ -148,7 +150,8 @@ def test_producer_ids_and_internal_topics_are_made_while_a_large_topic_is_being_
 
 @pytest.mark.parametrize('steps', [1, 40, 120, 400])
 def test_a_crash_within_a_creation_or_a_deletion_leaves_a_topic_or_none(tmp_path, steps):
-    """A kill after any part: the topic is in the metadata as a whole or not at all, and the start does the rest."""
+    """After a kill at any part, the metadata has the whole topic or nothing of it, and the start completes the
+    change."""
     for request in (build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 100,
                                                           'replication_factor': 1}]),
                     build('DeleteTopicsRequest', topics=[{'name': 'orders'}])):
@@ -172,7 +175,7 @@ def test_a_crash_within_a_creation_or_a_deletion_leaves_a_topic_or_none(tmp_path
 
 
 def test_a_topic_made_again_has_nothing_of_the_checkpoints_of_the_old_one(tmp_path):
-    """A crash after the creation must not apply the recovery point of the deleted topic to the new one."""
+    """After a crash, the start must not apply the recovery point of the deleted topic to the new topic."""
     with InProcessBroker(tmp_path, FEW) as broker:
         broker.topics.create('orders', 40, {'segment.bytes': '1048576'})
         log = broker.logs.logs['orders', 7]
@@ -218,7 +221,7 @@ def produced(number):
 
 
 def test_producers_without_end_are_refused_at_the_bound(client, broker):
-    """The state of those that are known stays: their duplicates are still found."""
+    """The log keeps the state of its known producers, and still finds their duplicates."""
     client.create('orders', partitions=2)
     first, second = broker.topics.topic('orders').partitions
     state = broker.logs.logs['orders', 0].producer_state

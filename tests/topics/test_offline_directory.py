@@ -11,7 +11,8 @@ REQUESTS = 50
 
 
 def test_the_error_of_an_offline_directory_keeps_no_requests(tmp_path):
-    """Once, each refusal added its frames to the traceback of the one error, and so its request and connection."""
+    """Each refusal once added its frames to the traceback of the shared error, which kept its request and connection
+    alive."""
     with InProcessBroker(tmp_path) as broker:
         broker.topics.create('orders', 1, {})
         failure = broker.logs.fail('the disk is gone')

@@ -55,7 +55,7 @@ def test_with_page_cache_durability_it_follows_the_log_end(open_partition, disk)
 
 
 def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partition, flusher, disk):
-    # Otherwise, recovery after a crash would walk every segment since the start.
+    # Without this flush, recovery after a crash would read every segment since the start.
     partition = open_partition(page_cache=True)
     partition.append_batch(data(), Origin.CLIENT)
     open_partition.log.roll()
@@ -107,7 +107,7 @@ def test_waiters_are_notified_in_order_of_offset_and_not_before(open_partition, 
 
 @pytest.mark.parametrize('seed', range(5))
 def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed):
-    """Waiters for a duplicate come later, and wait for a lower offset."""
+    """A waiter for a duplicate arrives later than others, and waits for a lower offset."""
     source = random.Random(seed)
     partition = open_partition()
     told, expected, waiting = [], [], []

@@ -1,4 +1,4 @@
-"""The partition of a group or transactional.id is the one that Kafka's brokers and clients compute."""
+"""Groups and transactional.ids have the same partitions as with Kafka's brokers and clients."""
 import pytest
 
 from kbroker.topics.partitioner import partition_for

@@ -18,7 +18,7 @@ PRODUCER_ID = 7
 
 
 class CountedWrites(FailingFileSystem):
-    """Counts the writes to the log of `orders-0`, and fails them with `code`."""
+    """Counts the writes to the log of `orders-0`, and lets them fail with `code`."""
 
     def __init__(self):
         super().__init__(self.count)
@@ -33,9 +33,9 @@ class CountedWrites(FailingFileSystem):
 
 
 class Tick:
-    """A tick in which a busy partition, whose log ends at offset 2, gets offsets 2 and 3, then offset 2 again.
-
-    One producer sends all three: offset 3 is accepted because of offset 2, and the last append is a duplicate.
+    """A tick in which a busy partition, whose log ends at offset 2, gets the records of offsets 2 and 3, then that of
+    offset 2 again. One producer sends all three. Offset 3 is accepted because of offset 2, and the last append is a
+    duplicate.
     """
 
     def __init__(self, directory, durability):
@@ -51,7 +51,7 @@ class Tick:
         self.begin(2, 3, 2)
 
     def begin(self, *sequences):
-        """Send an append for each sequence, each over a connection of its own."""
+        """Send an append for each sequence, each over a separate connection."""
         self.requests = [self.produce(sequence) for sequence in sequences]
         self.connections = [self.broker.connect() for _ in sequences]
         for request, connection in zip(self.requests, self.connections, strict=True):
@@ -64,20 +64,20 @@ class Tick:
             {'name': 'orders', 'partition_data': [{'index': 0, 'records': batch}]}])
 
     def end(self):
-        """End the tick, and the next one, which reports a failure of the first. Return what was answered."""
+        """End the tick, and the next tick, which reports a failure of the first. Return the answers."""
         self.broker.turn()
         self.broker.turn()
         return self.answers()
 
     def answers(self):
-        """(error code, base offset) of each append that was answered."""
+        """Return (error code, base offset) of each answered append."""
         parts = [read_answer(request, PRODUCE_VERSION, reply).responses[0].partition_responses[0]
                  for request, connection in zip(self.requests, self.connections, strict=True)
                  for reply in connection.replies]
         return [(part.error_code, part.base_offset) for part in parts]
 
     def fetched(self):
-        """The error code, the high watermark and the last offset of a Fetch from the start."""
+        """Return the error code, the high watermark and the last offset of a Fetch from the start."""
         wanted = {'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1 << 20}
         request = build('FetchRequest', max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, session_epoch=-1,
                         topics=[{'topic': 'orders', 'partitions': [wanted]}])

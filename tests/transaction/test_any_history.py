@@ -1,4 +1,4 @@
-"""Invariants that hold in every history of random old and new clients and random failures of disk and power.
+"""Invariants in random histories of old and new clients, with random failures of disk and power.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -29,7 +29,7 @@ S = TransactionState
 
 
 class Client:
-    """A producer with a transactional.id, and the answers that it relies on. Others may share the id."""
+    """A producer with a transactional.id, and the answers on which it relies. Other clients may share the id."""
 
     def __init__(self, transactional_id: str, version: int):
         self.transactional_id = transactional_id
@@ -38,7 +38,7 @@ class Client:
         self.has_added = False
         self.ending: tuple[tuple[int, int], bool] | None = None
         self.kept: tuple[int, int] | None = None
-        """The pair of the open transaction of another client, which this one has to complete (KIP-939)."""
+        """The pair of another client's open transaction, which this client has to complete (KIP-939)."""
 
 
 class Histories(RuleBasedStateMachine):
@@ -50,7 +50,8 @@ class Histories(RuleBasedStateMachine):
                         for client_version in versions]
         self.given: set[tuple[int, int]] = set()
         self.decided: dict[tuple[str, int, int], bool] = {}
-        """The answers to EndTxn, True for a commit, by (transactional.id, producer id, epoch of the data)."""
+        """The answered decisions of EndTxn, True for a commit, by (transactional.id, producer id, epoch of the
+        data)."""
         self.unanswered = 0
 
     def client(self, data):
@@ -170,7 +171,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.version == 2)
     @rule(transactional_id=st.sampled_from(IDS), epoch=st.sampled_from([32766, 32765]))
     def age(self, transactional_id, epoch):
-        """Raise the epoch of a producer id, if the state is the same as after as many real transactions."""
+        """Raise the epoch of a producer id directly, if as many real transactions would lead to the same state."""
         try:
             _, metadata = self.world.coordinator.store.find(transactional_id)
         except KafkaError:
@@ -230,7 +231,7 @@ class Histories(RuleBasedStateMachine):
                                for header, batch in partition.batches()), (transactional_id, topic, index)
 
     def teardown(self):
-        """Run until idle. Check that each transaction has ended, and that no data is undecided."""
+        """Run until nothing is left to do. Check that each transaction has ended, and that no data is undecided."""
         if not hasattr(self, 'world'):
             return
         for partition in self.world.partitions():
@@ -246,7 +247,8 @@ class Histories(RuleBasedStateMachine):
         self.everything_that_was_promised_is_kept()
 
     def everything_that_was_promised_is_kept(self):
-        """Check that a marker follows the data of each transaction, and that it agrees with the answer to EndTxn."""
+        """Check that a marker follows the data of each transaction, and that the marker agrees with the answer to
+        EndTxn."""
         owner = {row.producer_id: transactional_id for transactional_id, row, _ in self.rows()}
         for partition in self.data_partitions():
             undecided: dict[int, int] = defaultdict(lambda: -1)

@@ -28,7 +28,7 @@ def producer_of(answer):
 
 
 def at_epoch(world, epoch, last_epoch=-1):
-    """Return a producer whose id is set to `epoch` directly."""
+    """Set the id of a new producer to `epoch` directly. Return the producer."""
     world.init()
     _, metadata = world.coordinator.store.find('tx-1')
     metadata.current = metadata.current._replace(producer_epoch=epoch, last_producer_epoch=last_epoch)
@@ -272,7 +272,7 @@ def test_an_ending_without_a_transaction_is_a_wrong_state(world):
 
 @pytest.mark.parametrize('epoch', [0, 2])
 def test_an_ending_needs_the_very_epoch_in_force(world, epoch):
-    """KAFKA-9600: a higher epoch than the coordinator's was accepted."""
+    """KAFKA-9600: Kafka accepted a higher epoch than the coordinator's."""
     world.init()
     running = producer_of(world.init())
     world.transaction(running)
@@ -327,7 +327,8 @@ def test_a_producer_that_lost_the_answer_to_its_ending_gets_the_epoch_by_asking_
 @pytest.mark.parametrize('restart', [False, True])
 @pytest.mark.parametrize('committed', [True, False])
 def test_an_ending_at_the_last_epoch_answers_with_the_next_producer_id(world, committed, restart):
-    """KAFKA-18660: the answer named the old producer id. KAFKA-20310: after a failover the retry was unknown."""
+    """KAFKA-18660: Kafka's answer had the old producer id. KAFKA-20310: after a failover, Kafka did not recognise the
+    retry."""
     exhausted = at_epoch(world, EXHAUSTED)
     world.transaction(exhausted, version=2)
     assert world.end(exhausted, committed, version=2) == (NONE, 1001, 0)
@@ -357,7 +358,7 @@ def test_an_ending_at_the_last_epoch_is_not_decided_without_the_next_producer_id
 
 @pytest.mark.parametrize('before', ['Empty', 'CompleteCommit', 'CompleteAbort'])
 def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
-    """KAFKA-18464: directly after a commit, it must not fence its own producer."""
+    """KAFKA-18464: directly after a commit, such an abort must not fence its own producer."""
     producer = producer_of(world.init())
     if before != 'Empty':
         world.transaction(producer, version=2)
@@ -372,7 +373,7 @@ def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
 
 
 def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
-    """KAFKA-18575: the next transaction began before the previous one was complete."""
+    """KAFKA-18575: in Kafka, the next transaction began before the previous one was complete."""
     slow.init()
     slow.flush()
     slow.add((1000, 0), version=2)
@@ -428,7 +429,7 @@ def test_a_delayed_ending_cannot_end_a_later_transaction(world):
 
 
 def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
-    """KAFKA-20785: it got INVALID_TXN_STATE, which is fatal to clients that could continue."""
+    """KAFKA-20785: the commit got INVALID_TXN_STATE, which is fatal to clients that could continue."""
     producer = producer_of(world.init())
     world.transaction(producer, version=2)
     world.pass_time(70_000)
@@ -437,7 +438,7 @@ def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
 
 
 def test_a_producer_that_goes_over_to_tv2_between_transactions_goes_on(world):
-    """KAFKA-18227: the broker was upgraded under a running producer."""
+    """KAFKA-18227: the broker is upgraded while the producer runs."""
     producer = producer_of(world.init())
     world.transaction(producer)
     assert world.end(producer, True) == (NONE, 1000, 0)
@@ -534,7 +535,8 @@ def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(versi
 
 
 def test_a_timeout_at_the_last_epoch_goes_over_to_a_new_producer_id(world):
-    """KAFKA-20090: it was fenced to 32767 and stayed there. A late abort then left the transaction open forever."""
+    """KAFKA-20090: in Kafka, the producer was fenced at epoch 32767 and kept it. A late abort then left the transaction
+    open for ever."""
     exhausted = at_epoch(world, EXHAUSTED)
     world.transaction(exhausted, version=2)
     world.pass_time(80_000)

@@ -116,7 +116,8 @@ def test_a_restart_sends_every_marker_again_with_the_new_coordinator_epoch(kept_
 
 
 def test_a_marker_that_comes_twice_is_taken_although_it_carries_the_epoch_in_force():
-    """KAFKA-19999: the strict rule of TV2 refused the repetition, and the transaction never completed."""
+    """KAFKA-19999: in Kafka, the strict rule of TV2 refused the repeated marker, and the transaction never
+    completed."""
     story = Story(False, 2, 'end_txn')
     for step in story.steps[:11]:
         step()
@@ -208,7 +209,7 @@ def test_control_batches_of_the_state_partition_are_skipped():
 
 
 def world_at_the_end_of_a_transaction(**options):
-    """A transaction whose markers are durable and whose Complete row is held."""
+    """Return a world with a transaction whose markers are durable and whose Complete row is held."""
     world = World(immediate=False, **options)
     world.init()
     world.flush()
@@ -228,7 +229,8 @@ def name_in_the_partition_of_tx_1(world):
 
 
 def all_rows(world):
-    """(transactional.id, state) of each row in the partition of tx-1, in the order of its log. A tombstone has None."""
+    """Return (transactional.id, state) of each row in the partition of tx-1, in the order of its log. The state of a
+    tombstone is None."""
     decoded = [decode_row(key, value) for key, value in world.records()]
     return [(transactional_id, row and row.state) for transactional_id, row in decoded]
 
@@ -248,7 +250,8 @@ LATER_ROWS = {
 @pytest.mark.parametrize('kept_batches', [0, 1, 2])
 @pytest.mark.parametrize('later_row', LATER_ROWS)
 def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, most_together_bytes):
-    """No record is in the log without it, and a start comes to the row that replies and readers have seen."""
+    """No later record is in the log without the Complete row, and a start derives the row that clients and readers have
+    seen."""
     world = world_at_the_end_of_a_transaction(most_together_bytes=most_together_bytes)
     prepare, seen = len(all_rows(world)) - 1, world.row()
     assert world.state_partition().high_watermark == world.state_partition().log_end_offset
@@ -272,7 +275,8 @@ def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_ro
 
 @pytest.mark.parametrize(('kept_batches', 'state'), [(0, 'CompleteCommit'), (1, 'Ongoing')])
 def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_the_log(kept_batches, state):
-    """The new row need not wait for the Complete row, which a replay restores. It is never in the log without it."""
+    """The new row need not wait for the Complete row, which a start derives again. But the new row is never in the log
+    without it."""
     world = world_at_the_end_of_a_transaction()
     batches = len(world.state_partition().stored)
     assert world.add((1000, 1), ('orders', 1), version=2) is None       # answered once its row is durable

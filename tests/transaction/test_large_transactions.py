@@ -1,4 +1,5 @@
-"""Transactions of thousands of partitions, and thousands of transactions: the loop serves others in between."""
+"""Transactions of thousands of partitions, and thousands of transactions: the broker serves other clients during the
+work."""
 import pytest
 from support.brokers.in_process_broker import InProcessBroker
 from support.messages.message_builder import build
@@ -68,7 +69,7 @@ def ends(broker):
 
 
 def test_the_markers_of_a_large_transaction_are_written_in_parts(broker):
-    """Once, an EndTxn over 5,000 partitions stopped the loop for 6.4 s."""
+    """An EndTxn over 5,000 partitions once stopped the loop for 6.4 s."""
     producer = Producer(broker)
     assert producer.add('orders', range(MANY)) == {0}
     assert producer.end() == ErrorCode.NONE
@@ -142,7 +143,7 @@ def test_many_idle_ids_expire_in_parts(broker):
 
 
 def test_ids_without_end_are_refused_at_the_bound(broker):
-    """The rows would let the ids be there again after a restart: only their expiry makes room."""
+    """A restart does not make room, because the rows of the ids are in the log. Only their expiry does."""
     known = Producer(broker, 'known')
     store = broker.transactions.store
     store.most_id_bytes = store.id_bytes + ID_OVERHEAD_BYTES + 100
@@ -151,7 +152,8 @@ def test_ids_without_end_are_refused_at_the_bound(broker):
 
 
 def test_an_id_counts_the_memory_of_its_characters_and_not_their_number(broker):
-    """One emoji makes Python take four bytes for each character, beside the UTF-8 form and the key of the rows."""
+    """With one emoji in the id, Python takes four bytes for each character. The UTF-8 form and the key of the rows
+    count as well."""
     store = broker.transactions.store
     store.most_id_bytes = 400_000
     names = [f'{number}' + 'x' * 20_000 + '\U0001f600' for number in range(5)]

@@ -165,7 +165,7 @@ def test_all_markers_are_appended_before_any_is_waited_for():
 
 
 def test_the_marker_of_the_strict_rule_carries_the_transaction_version():
-    """KAFKA-19446: without the version, a late marker of an earlier transaction ends the current one."""
+    """KAFKA-19446: without the version, a late marker of an earlier transaction would end the current one."""
     world = World()
     world.init()
     world.transaction((1000, 0), version=2)
@@ -203,7 +203,7 @@ def test_a_marker_is_what_the_encoder_of_control_records_makes(world, committed)
 
 
 def test_a_topic_that_comes_back_under_its_name_gets_markers_of_its_own(world):
-    """The coordinator remembers partitions. It must not write to those of the deleted topic."""
+    """The coordinator caches partitions. It must not write to the partitions of the deleted topic."""
     world.end((1000, 0), True)
     gone = world.topics.get('audit', 0)
     world.topics.delete('audit')

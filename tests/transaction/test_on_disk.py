@@ -111,7 +111,7 @@ def test_a_producer_of_old_adds_its_partitions_and_is_verified(tmp_path):
 
 
 def test_a_late_write_of_an_ended_transaction_is_refused(tmp_path):
-    """A write in flight during the abort of its transaction would leave a hanging transaction."""
+    """A write that arrives after the abort of its transaction would otherwise leave a hanging transaction."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)
@@ -138,7 +138,7 @@ def test_a_broker_that_is_killed_goes_on_where_it_was(tmp_path, committed):
         assert (again.error_code, again.producer_id, again.producer_epoch) == (0, producer[0], producer[1] + 1)
         for partition in range(2):
             batches, aborted, _ = fetch(broker, partition)
-            # The Complete row was not on the disk yet, so the start sent the markers again.
+            # The Complete row was not on the disk at the kill, so the start sent the markers again.
             assert [header.is_control for header, _ in batches] == [False, True, True]
             assert len({read_end_txn_marker(batch).control_type for _, batch in batches[1:]}) == 1
             assert bool(aborted) != committed
@@ -157,7 +157,8 @@ def test_a_transaction_past_its_timeout_is_aborted_in_the_log(tmp_path):
 
 
 def test_a_repaired_partition_lets_its_readers_go_on(tmp_path):
-    """The request is that of kafka-transactions abort, with the current epoch, by the rule before TV2."""
+    """The test sends the request of `kafka-transactions abort`: a marker with the current epoch, under the rule before
+    TV2."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)

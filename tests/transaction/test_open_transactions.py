@@ -1,4 +1,4 @@
-"""The index of open transactions: a question about them does not visit idle ids, however many there are."""
+"""The index of open transactions: a ListTransactions of open ones visits no idle ids, however many there are."""
 import pytest
 from support.worlds.transaction_coordinator import World
 

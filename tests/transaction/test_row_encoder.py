@@ -1,4 +1,4 @@
-"""The encoder of rows compared with the messages of the same rows."""
+"""The bytes of the row encoder equal those of the messages for the same rows."""
 from collections import defaultdict
 
 import pytest

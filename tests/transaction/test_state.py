@@ -1,4 +1,4 @@
-"""The allowed sequences of steps, and the rows that may not be adopted."""
+"""The allowed sequences of steps, and rows that must not be adopted."""
 import itertools
 
 import pytest

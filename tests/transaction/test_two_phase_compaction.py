@@ -1,4 +1,4 @@
-"""Random histories of kept transactions (KIP-939) whose rows are compacted: each start finds them as they were."""
+"""Random histories of kept transactions (KIP-939) whose rows are compacted: each start restores their state."""
 import random
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ STEPS = 60
 
 @dataclass
 class Known:
-    """The pairs of a transactional id: of its client, and of its open transaction."""
+    """The two pairs of a transactional id: its client's and its open transaction's."""
 
     client: tuple[int, int]
     transaction: tuple[int, int] | None = None
@@ -95,7 +95,7 @@ class History:
             known.transaction = known.client
 
     def keep(self):
-        """Keep a transaction, sometimes as the last of the producer id's epochs."""
+        """Keep a transaction, sometimes at the last epoch of its producer id."""
         for name, known in self.some(lambda known: known.transaction is not None):
             if known.is_kept and self.random.random() < 0.3:
                 metadata = self.broker.transactions.store.find(name)[1]
@@ -112,7 +112,7 @@ class History:
             self.broker.turn()
 
     def some(self, fits):
-        """Yield an id that fits, if there is one."""
+        """Yield one id for which `fits` is true, if there is one."""
         fitting = [(name, known) for name, known in self.known.items() if fits(known)]
         return self.random.sample(fitting, min(1, len(fitting)))
 
@@ -150,7 +150,7 @@ class History:
 
 @pytest.fixture
 def history_of(tmp_path):
-    """A function that starts a history."""
+    """Return a function that starts a history."""
     histories = []
 
     def begin(seed):
@@ -166,7 +166,8 @@ def history_of(tmp_path):
 
 
 def check_history(history):
-    """Run a history. Then let all ids expire that can, compact their tombstones away, and end what is left."""
+    """Run a history. Then let all idle ids expire, remove their tombstones by compaction, and end the remaining
+    transactions."""
     history.run()
     open_ids = {name for name, known in history.known.items() if known.transaction is not None}
     for _ in range(2):

@@ -1,4 +1,5 @@
-"""Random histories of clients in two-phase commit beside a reference that knows pairs and states, and no bytes."""
+"""Random histories of clients in two-phase commit, compared with a reference that models pairs and states, but no
+bytes."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ NEVER_MS, TIMEOUT_MS = 2147483647, 60_000
 EXHAUSTED = 32766
 PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
 PASSED = ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
-"""The answers to a verification by a pair that is in force."""
+"""The possible answers to a verification with a pair in force."""
 Pair = tuple[int, int]
 
 
 @dataclass
 class Reference:
-    """One transactional.id: the pair of its client, and of its open transaction."""
+    """The reference state of one transactional.id: its client's pair, and its open transaction's pair."""
 
     client: Pair
     transaction: Pair | None = None
@@ -41,14 +42,14 @@ class TwoPhaseHistories(RuleBasedStateMachine):
         self.reference: Reference | None = None
         self.given: list[Pair] = []
         self.ended: dict[Pair, list[bool]] = {}
-        """True for each transaction with this pair that was committed."""
+        """The decisions of the ended transactions with this pair: True for a commit."""
 
     # -- the reference
 
     def bump(self) -> None:
         producer_id, epoch = self.reference.client
         if epoch >= EXHAUSTED:
-            # Each start takes a new block of ids, so the coordinator chooses.
+            # Each start allocates a new block of producer ids, so the reference takes the pair from the coordinator.
             producer_id, epoch = self.world.coordinator.store.find('tx-1')[1].current.client_producer_id, 0
             assert producer_id > max(found for found, _ in self.given)
         else:
@@ -67,7 +68,7 @@ class TwoPhaseHistories(RuleBasedStateMachine):
             self.bump()
 
     def stale(self, data) -> Pair:
-        """Return a pair that a client had before the last one."""
+        """Return a former pair, which a client had before its last one."""
         return data.draw(st.sampled_from(self.given[:-2]))
 
     # -- requests
@@ -129,7 +130,7 @@ class TwoPhaseHistories(RuleBasedStateMachine):
 
     @rule(data=st.data(), committed=st.booleans(), version=st.sampled_from([2, 0]))
     def end_late(self, data, committed, version):
-        """A delayed EndTxn of a former client, or of a former transaction."""
+        """Send a delayed EndTxn of a former client, or of a former transaction."""
         if len(self.given) >= 3:
             answer = self.world.end(self.stale(data), committed, version)
             assert answer.error in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -151,7 +152,7 @@ class TwoPhaseHistories(RuleBasedStateMachine):
 
     @rule(epoch=st.sampled_from([EXHAUSTED - 1, EXHAUSTED]))
     def age(self, epoch):
-        """Raise the client's epoch, as so many initialisations do."""
+        """Raise the client's epoch directly, as many initialisations would."""
         reference = self.reference
         if reference is None or not 0 <= reference.client[1] < epoch:
             return

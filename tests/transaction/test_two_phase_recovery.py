@@ -1,4 +1,4 @@
-"""A machine that stops around each step of a kept transaction (KIP-939), and what the next start makes of it.
+"""The machine stops around each step of a kept transaction (KIP-939), and the next start restores the transaction.
 
 Covers promises 2 and 5 of docs/design.md.
 """
@@ -44,7 +44,7 @@ def markers(world):
 
 
 def ends(world, kind, pair):
-    """Check that the transaction runs to its end, with markers of its own id, and the client's next pair."""
+    """Check that the transaction ends, with markers of its own producer id, and that the client gets its next pair."""
     world.run_until_idle()
     row = world.row()
     assert row.state is (S.COMPLETE_COMMIT if kind == 'COMMIT' else S.COMPLETE_ABORT)

@@ -1,4 +1,4 @@
-"""Each request of a client in each state of a transactional.id, kept transactions included (KIP-939)."""
+"""The answer to each request of a client in each state of a transactional.id, kept transactions included (KIP-939)."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to
 
@@ -13,12 +13,13 @@ NEVER_MS = 2147483647
 EXHAUSTED = 32766
 ORDERS = [('orders', 0)]
 
-# The columns: no transaction yet, one that is complete, one that is open, one that was kept once, one that was kept
-# until the epoch was used up, a kept row that is not durable, a kept transaction that was decided and lacks markers.
+# The columns are states of a transactional.id. empty: no transaction yet. complete: the last transaction is complete.
+# open: a transaction is open. kept: it was kept once. rotated: it was kept until the epoch was used up. pending: its
+# kept row is not durable. decided: a kept transaction was decided and lacks markers.
 PLACES = ['empty', 'complete', 'open', 'kept', 'rotated', 'pending', 'decided']
-# The answers: next, keep and bump are NONE with a bump of the client's pair. keep leaves the transaction open, bump
-# ends it. fence is CONCURRENT_TRANSACTIONS while the transaction is aborted. same is NONE with the client's pair as it
-# was. ok is NONE without a pair. "-" is a request that cannot be made there.
+# The answers. next, keep and bump: NONE, and the client's pair is bumped; keep leaves the transaction open, bump ends
+# it. fence: CONCURRENT_TRANSACTIONS while the transaction is aborted. same: NONE, with an unchanged client's pair. ok:
+# NONE without a pair. "-": no client can send the request in this state.
 BUSY, FENCED, MAPPING = 'CONCURRENT_TRANSACTIONS', 'PRODUCER_FENCED', 'INVALID_PRODUCER_ID_MAPPING'
 STATE, ABORTABLE, OLD = 'INVALID_TXN_STATE', 'TRANSACTION_ABORTABLE', 'INVALID_PRODUCER_EPOCH'
 TABLE = {
@@ -50,7 +51,8 @@ TABLE = {
 
 
 class Staged:
-    """A coordinator in one of the places. `client` is the client's pair, `transaction` that of the batches."""
+    """A coordinator whose transactional.id is in one of the PLACES. `client` is the client's pair, `transaction` that
+    of the batches."""
 
     def __init__(self, place):
         self.place = place
@@ -153,7 +155,7 @@ class Staged:
 
     @property
     def before(self):
-        """The client's pair before the last bump."""
+        """Return the client's pair before the last bump."""
         return (1000, EXHAUSTED) if self.client == (1001, 0) else (self.client[0], max(0, self.client[1] - 1))
 
     def timeout(self):

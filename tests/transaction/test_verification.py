@@ -10,7 +10,7 @@ ORDERS = ('orders', 0)
 
 
 def ask(world, producer, version, partitions=(ORDERS,), transactional_id='tx-1'):
-    """Ask as a Produce does. Return a list that receives the answer, the error codes by partition."""
+    """Verify partitions as a Produce does. Return a list that receives the answer: error codes by partition."""
     answers = []
     world.coordinator.add_or_verify_partitions(
         transactional_id, *producer, [world.topics.get(*partition) for partition in partitions], version,
