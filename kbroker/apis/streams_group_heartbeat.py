@@ -30,7 +30,7 @@ from kbroker.security.acl_codes import Operation, ResourceType
 NO_TIMEOUT = -1
 BROKER_DEFAULT = -1
 NEVER_STRICT = 32767
-"""A version above all others, so that a client above its quota is throttled after the creation and not refused."""
+"""A version higher than any of the API. With it, a client above its quota is throttled, and its topics are created."""
 MOST_ENTRIES = 5_000
 """The most subtopologies, topics and configs, counted together, in a topology."""
 MOST_FAILURES = 3
@@ -143,7 +143,7 @@ def check_subtopology(part: Any) -> None:
 def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None:
     """Create the missing internal topics of a group in the background. Add failures to the status of the response.
 
-    As in Kafka, none is created if the client may not create one of them.
+    As in Kafka, create no topic if the client may not create one of them.
     """
     missing = list(reply.missing)
     if not missing:

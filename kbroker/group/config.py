@@ -1,4 +1,5 @@
-"""The configs in force for a group: its own configs, from the metadata log, and those of the broker for the rest.
+"""The configs in force for a group. A config comes from the group's own configs in the metadata log, or else from the
+broker's settings.
 
 `GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. Call it for each request, because configs change
 while the broker runs. A call is cheap: all groups without own configs share one `GroupConfig`.
@@ -20,7 +21,8 @@ KEPT_BYTES = 1_000
 """The memory of the configs of one group, measured on CPython 3.11 with 64 bits."""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
-"""Returns the own configs of a group, from the metadata log. The mapping never changes: another one replaces it."""
+"""Returns the group's own configs, from the metadata log. The mapping never changes; when the configs change, another
+mapping is returned."""
 
 
 class Timing(NamedTuple):

@@ -102,7 +102,7 @@ class Coordinated:
         self.classic_members = ClassicMembers(place, consumers, migration, self.membership)
 
     def start(self) -> None:
-        """Start the sessions of all members, each with its full time, because the shard has loaded."""
+        """Start the sessions of all members, because the shard has loaded. Each session gets its full time."""
         self.membership.start_sessions()
         for group in list(self.shard.groups.values()):
             if isinstance(group, ModernGroup):
@@ -300,8 +300,7 @@ class GroupCoordinator:
     # Offsets. The group id may be empty, because old consumers without a group commit under the empty id
 
     def prepare(self, commit: Commit) -> Generator[object]:
-        """Make the rows of a commit in parts, before `commit` or `commit_transactional`. It serves commits of many
-        partitions."""
+        """Make the rows of a commit of many partitions, in parts. `commit` or `commit_transactional` must follow."""
         return self._part(commit.group_id).offsets.prepare(commit)
 
     def commit(self, commit: Commit, version: int, done: Completion) -> None:

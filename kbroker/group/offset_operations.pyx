@@ -120,8 +120,7 @@ cdef class Offsets:
         return group
 
     def prepare(self, Commit commit not None):
-        """Make the rows of a commit in parts, before the commit itself: a generator. It serves commits of many
-        partitions."""
+        """Make the rows of a commit of many partitions, in parts, before the commit itself: a generator."""
         cdef list offsets = list(commit.offsets.items())
         cdef Py_ssize_t start
         for start in range(0, len(offsets), KEYS_A_PART):

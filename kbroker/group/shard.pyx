@@ -79,8 +79,10 @@ cdef class Shard:
             group.hold_in(None)
 
     cpdef adopt_group(self, str group_id, Group group):
-        """Adopt a group that durable rows have made; None if they have ended the group. If it leaves offsets, add a
-        group that only has offsets."""
+        """Adopt the group that durable rows have made. None means that the rows have ended the group.
+
+        If an ended group leaves offsets, add a group that only has offsets.
+        """
         if group is not None:
             self.add_group(group)
             return

@@ -1,4 +1,5 @@
-"""The configs in force for a group: its own configs, within the bounds of the broker, and the broker's for the rest."""
+"""The configs in force for a group. Its own configs count, within the bounds of the broker, and the broker's settings
+for the rest."""
 import pytest
 from support.worlds.group_coordinator import World
 

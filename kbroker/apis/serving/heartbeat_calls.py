@@ -1,4 +1,4 @@
-"""The full way of a heartbeat, which may change the group: from the decoded request to the reply.
+"""The steps of a heartbeat that may change its group: from the decoded request to the reply.
 
 `idle_heartbeat` answers heartbeats that change nothing. A `HeartbeatKind` has the parts that differ between the kinds
 of groups.

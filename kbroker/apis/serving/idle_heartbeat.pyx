@@ -28,8 +28,7 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    # The length of a UUID. Requests with a longer member id are decoded, so that the length takes one byte in the
-    # response.
+    # The length of a UUID. A longer member id is decoded, because its length could take two bytes in the response.
     MOST_ID_BYTES = 36
     # The end of a response. In a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
     # of three roles, the epoch of the endpoints, no endpoints, and the tags. In other groups: no assignment, and the
@@ -75,7 +74,7 @@ cdef class HeartbeatHandler(Handler):
         return self.whole.serve(request, body)
 
     cdef bint answer_idle(self, Request request, Cursor *body) except -1:
-        """Reply to the heartbeat if its member is idle. Return False if it is not, without any effect."""
+        """Reply to the heartbeat if its member is idle. If it is not, return False and change nothing."""
         cdef Sender sender = Sender.__new__(Sender)
         cdef int32_t endpoint_epoch = 0
         cdef IdleBeat found

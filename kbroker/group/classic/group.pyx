@@ -58,8 +58,7 @@ cdef class ClassicGroup(Group):
         self._subscriptions = Subscriptions()
 
     def transition_to(self, state, int64_t now_ms):
-        """Change the state. Raise AssertionError for a state that may not follow by TRANSITIONS, which no client can
-        cause."""
+        """Change the state. Raise AssertionError if TRANSITIONS does not allow it, which no client can cause."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f'group {self.group_id!r}: {self.state.value} -> {state.value} is no transition')
         self.previous_state, self.state, self.state_since_ms = self.state, state, now_ms

@@ -234,10 +234,10 @@ class Membership:
         )
 
     def _check_memory(self, group, joining):
-        """Raise GROUP_MAX_SIZE_REACHED if the group's row has no room for the member's metadata, and
-        COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member.
+        """Raise GROUP_MAX_SIZE_REACHED if the group's row has no room for the member's metadata.
 
-        Before the latter, expire the oldest pending members of all groups to free memory.
+        Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member, even after the oldest pending members
+        of all groups have expired.
         """
         cdef Member known = group.members.get(joining.member_id)
         cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
@@ -423,7 +423,7 @@ class Membership:
             self.answers.send()
 
     def _is_in(self, group, generation, *states):
-        """Return whether the group still has this generation and one of these states after a pause."""
+        """Return whether, after a pause, the group still has this generation and one of these states."""
         return (
             self._shard.groups.get(group.group_id) is group and group.generation == generation
             and group.state in states
@@ -551,7 +551,7 @@ class Membership:
         """Serve a Heartbeat.
 
         Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Raises
-        REBALANCE_IN_PROGRESS if the member has to join again; its session has then started again nevertheless.
+        REBALANCE_IN_PROGRESS if the member has to join again. Its session is restarted in this case, too.
         """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)

@@ -263,8 +263,7 @@ class ClassicMembers:
     # LeaveGroup
 
     def leave_classic(self, request: Any) -> Generator[object, None, Any]:
-        """Serve a LeaveGroup, in parts. Return the response. Remove the named members, whichever protocol they speak.
-        """
+        """Serve a LeaveGroup, in parts: remove the members that it names, of both protocols. Return the response."""
         group_id = request.group_id
         while isinstance(self.place.shard.groups.get(group_id), ConsumerGroup):
             error, reply = yield from result_of(lambda done: self.place.turns.submit(

@@ -1,4 +1,4 @@
-"""A consumer group (KIP-848): its members, assignments and regular expressions. Its rows make all of them."""
+"""A consumer group (KIP-848): its members, assignments and regular expressions, as its rows have made them."""
 from __future__ import annotations
 
 from collections import Counter
@@ -78,8 +78,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return filter(is_kept, names)
 
     def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
-        """Return the regular expression that loses its last subscriber when `after` replaces `before`; None if no one
-        does."""
+        """Return the regular expression that loses its last subscriber when `after` replaces `before`; None if there is
+        none."""
         if before is None or not before.regex or (after is not None and after.regex == before.regex):
             return None
         return before.regex if self.regexes[before.regex] == 1 else None

@@ -40,13 +40,13 @@ ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_a
 NO_TIMEOUT = -1
 
 LONG_ASSIGNMENT = 500
-"""The number of topics of a member from which on its row, and its response, are encoded in a part of their own."""
+"""A number of topics. If a member has more of them, its row and its response are encoded in a part of their own."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 
 
 class ConsumerSteps:
-    """The functions of the table that need the coordinator, besides the draft and the request."""
+    """The functions of the table that use the parts of the coordinator."""
 
     def __init__(self, place: Place, regexes: Regexes, migration: Migration):
         self.place = place
@@ -239,8 +239,8 @@ def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
-    """Return the assignor that most members ask for. If the broker has none of those, return the broker's first
-    assignor."""
+    """Return the assignor that most members ask for, of those that the broker has. If no member asks for one, return
+    the broker's first assignor."""
     votes = Counter([member.assignor for member in members])
     known = [name for name in votes if name is not None and name in assignors]
     return max(known, key=votes.__getitem__, default=assignors[0])

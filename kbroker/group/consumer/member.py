@@ -52,5 +52,6 @@ class ConsumerMember(ModernMember[bytes]):
 
     @property
     def revocation_timeout_ms(self) -> int | None:
-        """None for a classic member: it confirms by its next JoinGroup, which has a deadline of its own."""
+        """The rebalance timeout. It is None for a classic member, whose next JoinGroup is the confirmation and has its
+        own deadline."""
         return self.rebalance_timeout_ms if self.classic is None else None

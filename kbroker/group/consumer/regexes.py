@@ -134,7 +134,7 @@ class Regexes:
         return Outcome(rows, group=made)
 
     def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
-        """Forget the attempt if its rows are stored, because these have its time."""
+        """Forget the time of the attempt if its rows are stored, because the rows have the time, too."""
         if error is None:
             self._attempts.pop(group_id, None)
         else:
@@ -154,7 +154,7 @@ class Regexes:
 
 
 def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[frozenset[str]]:
-    """Return the topics whose whole names match. Return none for an expression that cannot be compiled any more."""
+    """Return the topics whose whole names match. Return no topics if the expression cannot be compiled any more."""
     pace, found = Pace(), set()
     try:
         pattern = compiled(regex)

@@ -456,7 +456,7 @@ class Heartbeats:
         return self.fence(group, [member], None)
 
     def start_deadlines(self, group: ModernGroup[Any, Any]) -> None:
-        """Arm the deadlines of a group that was loaded. Each gets its full time."""
+        """Arm the deadlines of the members of a group that was loaded. Each deadline gets its full time."""
         for member in group.members.values():
             self.arm_session(group.group_id, member)
             self.follow_revocation(group.group_id, member)

@@ -57,8 +57,8 @@ cdef class IdleMembers:
         self._has_endpoints = self._kind == 'streams'
 
     cdef bint find(self, Sender sender, IdleBeat *found) except -1:
-        """Set `found` for a heartbeat that only names its sender. Return False if the heartbeat must be an operation.
-        """
+        """Set `found` if the heartbeat, which only names its sender, changes nothing. Return False if it must be an
+        operation."""
         cdef dict members
         cdef str group_id = sender.group_id, member_id = sender.member_id
         cdef int32_t epoch = sender.epoch

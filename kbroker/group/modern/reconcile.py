@@ -34,9 +34,9 @@ class State(IntEnum):
 
     STABLE = 0
     UNREVOKED = 1
-    """The member has to give up numbers, and has not confirmed it."""
+    """The member has to give up partitions or tasks, and has not confirmed it."""
     UNRELEASED = 2
-    """Other members still hold numbers of this member's target."""
+    """Other members still hold partitions or tasks of this member's target."""
     UNKNOWN = 127
     """A state that a later version has stored, and this one does not know."""
 

@@ -30,7 +30,8 @@ cdef class OffsetTable:
     """
 
     def __init__(self, GroupMemory memory=None):
-        """Make an empty table that counts its offsets in `memory`. A command that only reads the log passes none."""
+        """Make an empty table that counts its offsets in `memory`; None if the offsets are not counted, as in a command
+        that only reads."""
         self._memory = GroupMemory(INT64_MAX, Clock()) if memory is None else memory
         self._committed = {}
         self._open = {}
@@ -244,10 +245,10 @@ cdef class OffsetTable:
         return 0
 
     cpdef end_transaction(self, int64_t producer_id, bint commit):
-        """Apply a marker. From now on, the transaction's offsets count as committed; after an abort, they do not exist.
+        """Apply a marker. A commit makes the transaction's offsets committed ones at once; an abort drops them at once.
 
-        If there are few offsets, move them at once. Otherwise return a generator that moves them, which the caller must
-        run to its end.
+        If there are few offsets, move them to the table of committed offsets now. Otherwise return a generator that
+        moves them, which the caller must run to its end.
         """
         cdef TransactionOffsets transaction = self._open.pop(producer_id, None)
         if transaction is None:

@@ -11,7 +11,7 @@ from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import read_header
 
 cdef enum:
-    # The most headers of one read. A header takes about a microsecond, and the read holds the loop.
+    # The most headers of one read, which holds the loop. A header takes about a microsecond.
     MOST_BATCHES = 2048
     PAIR_BYTES = 16     # producer id and first offset of an aborted transaction
 

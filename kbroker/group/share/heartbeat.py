@@ -47,7 +47,7 @@ ShareDraft = Draft[ShareGroup, ShareMember]
 
 
 class ShareSteps:
-    """The functions of the table that need the coordinator, besides the draft and the request."""
+    """The functions of the table that use the parts of the coordinator."""
 
     def __init__(self, place: Place, states: ShareStates):
         self.place = place

@@ -25,7 +25,7 @@ Run = tuple[int, int, int, str, int | None, bool]
 
 
 class HoldsFilter(NamedTuple):
-    """The share partitions to describe. A field that is None admits every share partition."""
+    """The share partitions to describe. A field that is None includes all."""
 
     topic: str | None = None
     partition: int | None = None

@@ -57,8 +57,8 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    When a connection is closed, `on_end` is called with each session that ends with it. `on_leave` is called with the
-    group id of the session that a request on this connection ended last, if there is one.
+    When a connection is closed, `on_end` is called with each of its sessions. If a request has ended a session on it
+    before, `on_leave` is called with the group id of the last session that was ended so.
     """
 
     def __init__(self, most: Callable[[], int]):

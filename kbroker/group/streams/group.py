@@ -1,4 +1,4 @@
-"""A streams group (KIP-1071): its topology, its members and their tasks. Its rows make all of them."""
+"""A streams group (KIP-1071): its topology, its members and their tasks, as its rows have made them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -89,7 +89,7 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
 
 
 class StreamsSteps:
-    """The functions of the table that need the coordinator, besides the draft and the request."""
+    """The functions of the table that use the parts of the coordinator."""
 
     def __init__(self, place: Place):
         self.place = place
@@ -246,8 +246,8 @@ class StreamsSteps:
         """Return the partitions of the source topics that belong to a member's tasks.
 
         A task reads the partition with its number from each source topic. If a topic has fewer partitions than the
-        member has tasks, return as many of the lowest task numbers as the topic has partitions. Kafka does so, although
-        the topic may not have partitions with these numbers.
+        member has tasks, return the lowest task numbers, as many as the topic has partitions. As in Kafka, the topic
+        need not have partitions with these numbers.
         """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
