@@ -18,7 +18,7 @@ from kbroker.base.long_work import result_of
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE
 from kbroker.group.classic.membership import Membership
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.consumer.heartbeat import ConsumerDraft, static_member, successor_of, with_request
+from kbroker.group.consumer.heartbeat import ConsumerDraft, renamed, static_member
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember
 from kbroker.group.consumer.migration import DISABLED, Migration, without_consumer_fields
 from kbroker.group.deadlines import JOIN, SYNC
@@ -73,7 +73,8 @@ class ClassicMembers:
 
     def joining_kind(self, kind: Kind) -> Kind:
         """Return the table of the consumer groups with the functions for a JoinGroup that is served as a heartbeat."""
-        return replace(kind, find=find_joining, changed=changed_by_join, reply=join_response, after=self.after_join)
+        return replace(kind, find=find_joining, successor=successor_by_join, reply=join_response,
+                       after=self.after_join)
 
     def _in_line(self, group_id: str, operation: Operation, pass_on: Callable[[], None], done: Completion) -> None:
         """Run an operation in the group's next turn. If it replies PASS_ON, call `pass_on` instead of completing
@@ -308,14 +309,9 @@ def find_joining(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
     return group.members.get(group.instances.get(request.instance_id, ''))
 
 
-def changed_by_join(before: ConsumerMember | None, call: Call) -> tuple[ConsumerMember, ConsumerMember]:
-    if before is None:
-        origin = ConsumerMember(member_id=call.request.member_id)
-    elif before.member_id == call.request.member_id:
-        origin = before
-    else:
-        origin = successor_of(before, call.request.member_id)
-    return origin, with_request(origin, call)
+def successor_by_join(before: ConsumerMember, request: Any) -> ConsumerMember:
+    """Return a static member under the id of the request."""
+    return before if before.member_id == request.member_id else renamed(before, request.member_id)
 
 
 def join_response(draft: ConsumerDraft, _call: Call, _interval_ms: int) -> Any:

@@ -30,7 +30,6 @@ from kbroker.group.modern.heartbeat import (
     not_found,
     partitions_reply,
     unknown_member,
-    with_fields,
 )
 from kbroker.group.modern.reconcile import reconcile
 from kbroker.protocol import messages
@@ -56,10 +55,10 @@ class ConsumerSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for consumer groups."""
         return Kind(
-            ConsumerGroup, Draft, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
+            ConsumerGroup, Draft, max_size=max_size, find=find_member, fields=fields_of, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=is_idle, replace_other=self.replace_other, downgrade=self.migration.downgrade_without,
-            after=self.after, after_failed_join=self.migration.abandon_upgrade)
+            after=self.after, successor=successor, after_failed_join=self.migration.abandon_upgrade)
 
     def replace_other(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
         """Replace a classic group that has no members. Upgrade one that has members: they stay in the group."""
@@ -155,25 +154,21 @@ def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
     return known
 
 
-def changed(before: ConsumerMember | None, call: Call) -> tuple[ConsumerMember, ConsumerMember]:
-    request = call.request
-    if before is None:
-        origin = ConsumerMember(member_id=request.member_id)
-    elif request.instance_id is None or request.member_epoch != JOIN_EPOCH or (
+def successor(before: ConsumerMember, request: Any) -> ConsumerMember:
+    """Return a static member that joins again after it has left, or after it was a classic member."""
+    if request.instance_id is None or request.member_epoch != JOIN_EPOCH or (
             before.classic is None and before.epoch != LEAVE_FOR_A_WHILE_EPOCH):
-        origin = before
-    else:
-        origin = successor_of(before, request.member_id)
-    return origin, with_request(origin, call)
+        return before
+    return renamed(before, request.member_id)
 
 
-def successor_of(before: ConsumerMember, member_id: str) -> ConsumerMember:
+def renamed(before: ConsumerMember, member_id: str) -> ConsumerMember:
     """Return a static member under a new id. Its epoch is 0 again, because the client does not know the assignment."""
     return replace(before, member_id=member_id, held=replace(before.held, epoch=0, previous_epoch=0))
 
 
-def with_request(origin: ConsumerMember, call: Call) -> ConsumerMember:
-    """Return the member with the fields of the request; `origin` itself if no field changes."""
+def fields_of(call: Call) -> dict[str, Any]:
+    """Return the fields of a member that the request sets."""
     request = call.request
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': call.classic}
     if call.names is not None:
@@ -186,7 +181,7 @@ def with_request(origin: ConsumerMember, call: Call) -> ConsumerMember:
                         ('assignor', request.server_assignor)):
         if value is not None:
             fields[name] = value
-    return with_fields(origin, fields)
+    return fields
 
 
 def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:

@@ -161,12 +161,8 @@ class Kind:
 
     Raises UNKNOWN_MEMBER_ID. For a static member, raises FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
     """
-    changed: Callable[[Any, Call], tuple[Any, Any]]
-    """Returns the members `origin` and `member` of a Draft, made from the member that was found, or None, and the
-    request.
-
-    Both are the same object if the request changes no field.
-    """
+    fields: Callable[[Call], dict[str, Any]]
+    """Returns the fields of a member that the request sets, by name."""
     owned: Callable[[Any], Mapping[Any, Iterable[int]] | None]
     """Returns the partitions or tasks that the member reports to own, by key; None if it does not report them."""
     subscribe: Callable[[Any, Call], Steps[bool]]
@@ -193,6 +189,11 @@ class Kind:
     """Makes a classic group when members are removed. Returns None if the group keeps its kind."""
     after: Callable[[Any, Call], None] | None = None
     """Called when the rows of a heartbeat are adopted. Must not raise."""
+    successor: Callable[[Any, Any], Any] | None = None
+    """Returns the found member as the request continues it: a static member may have left, and may have a new id.
+
+    Returns the same object for any other member.
+    """
     after_failed_join: Callable[[str], None] | None = None
     """Called with the group id when the heartbeat of a member that joins has failed. Must not raise."""
 
@@ -238,7 +239,8 @@ class Heartbeats:
         now_ms = self.place.clock.wall_ms()
         self.check_size(group, request)
         before = kind.find(group, call)
-        origin, member = kind.changed(before, call)
+        origin = self.origin_of(before, request)
+        member = with_fields(origin, kind.fields(call))
         if before is not None:
             self.check_epoch(before, request)
         draft = kind.draft_class(group, before, origin, member, group.epoch, group.assignment_epoch,
@@ -281,6 +283,12 @@ class Heartbeats:
                 and getattr(request, 'instance_id', None) not in group.instances):
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED,
                              f'group {group.group_id} has {len(group.members)} members')
+
+    def origin_of(self, before: ModernMember[Any] | None, request: Any) -> Any:
+        """Return the member before the request sets its fields: the found member, its successor, or a new member."""
+        if before is None:
+            return self.kind.group_class.member_class(member_id=request.member_id)
+        return before if self.kind.successor is None else self.kind.successor(before, request)
 
     def check_epoch(self, member: ModernMember[Any], request: Any) -> None:
         """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch.

@@ -26,7 +26,6 @@ from kbroker.group.modern.heartbeat import (
     find_dynamic,
     not_found,
     partitions_reply,
-    with_fields,
 )
 from kbroker.group.modern.reconcile import reconcile_shared
 from kbroker.group.share import member_rows as rows
@@ -56,7 +55,7 @@ class ShareSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for share groups."""
         return Kind(
-            ShareGroup, Draft, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
+            ShareGroup, Draft, max_size=max_size, find=find_dynamic, fields=fields_of, owned=owned,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=self.is_idle, replace_other=replace_other)
 
@@ -166,14 +165,14 @@ def replace_other(found: Group) -> Steps[tuple[ShareGroup, list[Row]]]:
     raise not_found(found.group_id)
 
 
-def changed(before: ShareMember | None, call: Call) -> tuple[ShareMember, ShareMember]:
-    origin = ShareMember(member_id=call.request.member_id) if before is None else before
+def fields_of(call: Call) -> dict[str, Any]:
+    """Return the fields of a member that the request sets."""
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
     if call.names is not None:
         fields['names'] = call.names
     if call.request.rack_id is not None:
         fields['rack_id'] = call.request.rack_id
-    return origin, with_fields(origin, fields)
+    return fields
 
 
 def owned(_request: Any) -> Target:

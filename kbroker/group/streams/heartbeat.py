@@ -25,7 +25,6 @@ from kbroker.group.modern.heartbeat import (
     assign,
     find_dynamic,
     not_found,
-    with_fields,
 )
 from kbroker.group.modern.reconcile import Assigned, reconcile_tasks
 from kbroker.group.streams import rows
@@ -97,7 +96,7 @@ class StreamsSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for streams groups."""
         return Kind(
-            StreamsGroup, StreamsDraft, max_size=max_size, find=find_dynamic, changed=changed,
+            StreamsGroup, StreamsDraft, max_size=max_size, find=find_dynamic, fields=fields_of,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
 
@@ -309,9 +308,9 @@ def replace_other(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
     raise not_found(found.group_id)
 
 
-def changed(before: StreamsMember | None, call: Call) -> tuple[StreamsMember, StreamsMember]:
+def fields_of(call: Call) -> dict[str, Any]:
+    """Return the fields of a member that the request sets."""
     request = call.request
-    origin = StreamsMember(member_id=request.member_id) if before is None else before
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
     if request.rebalance_timeout_ms != NO_TIMEOUT:
         fields['rebalance_timeout_ms'] = request.rebalance_timeout_ms
@@ -324,7 +323,7 @@ def changed(before: StreamsMember | None, call: Call) -> tuple[StreamsMember, St
     for name, value in (('rack_id', request.rack_id), ('process_id', request.process_id)):
         if value is not None:
             fields[name] = value
-    return origin, with_fields(origin, fields)
+    return fields
 
 
 def farewell(request: Any) -> StreamsReply:
