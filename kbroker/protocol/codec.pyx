@@ -1,4 +1,5 @@
-"""Reads and writes messages by plan. The recursion depth is the nesting of the table, independent of the bytes."""
+"""The codec, which reads and writes messages by their plans. Its recursion is as deep as the structs of the table,
+whatever the bytes are."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -53,7 +54,8 @@ UNENCODABLE = (ValueError, TypeError, AttributeError, BufferError)
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
-    """Return a length, -1 for null, as which Kafka reads each one below 0. It is not checked against the bytes left."""
+    """Return a length, or -1 for null: any length below 0, as in Kafka. The length is not checked against the bytes
+    left."""
     if compact:
         return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
     return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
@@ -157,7 +159,8 @@ cdef int read_field(Input *data, Step *step, object message, object view) except
 
 
 cdef inline bint is_struct_or_null(Step *step) noexcept:
-    """Return True for a struct that begins with an int8, 1 if present and -1 if not; in a tag, a varint, 1 or 0."""
+    """Return whether a field is a struct that may be null. An int8 precedes it: 1, or -1 for null. In a tagged field, a
+    varint precedes it: 1, or 0 for null."""
     return step.op == STRUCT and step.nullable and not step.is_array
 
 
@@ -193,7 +196,8 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
 
 
 cdef inline object begin_struct(Plan plan):
-    """Return a struct that has only the defaults of the fields which the version lacks, and of the tagged ones."""
+    """Return a struct in which only two kinds of fields are set, to their defaults: tagged ones, and those that the
+    version lacks."""
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>plan.cls, 0)
     cdef Py_ssize_t i
     for i in range(plan.absent_count):
@@ -233,7 +237,7 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
 
 
 cdef object decode_bytes(object message_class, Cursor *cursor, int version):
-    """Read a message from the cursor, and advance it. All fields are copies. Raises ProtocolError as `decode`."""
+    """Read a message from the cursor, and advance it. All fields are copies. Raises ProtocolError as `decode` does."""
     cdef Input reader
     cdef Plan plan = find_plan(message_class, version)
     view = None
@@ -265,7 +269,7 @@ cdef object read_message(Input *reader, Plan plan, object message_class, int ver
 
 
 cdef object placed_error(Input *reader, object message_class, int version, object error):
-    """Return the error with the message and the place where it was found."""
+    """Return the error with the name of the message and its position in the bytes."""
     at = reader.cursor.at - reader.start
     return ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}')
 
@@ -560,17 +564,18 @@ cdef Writer encode_some(object message, int version, object prefix, list segment
 
 
 def encode(message, int version) -> bytes:
-    """Encode the message in a version. Fields that the version lacks are omitted, whatever they hold.
+    """Encode the message in a version. Fields that the version lacks are omitted, whatever their values.
 
-    Raises EncodeError (a ValueError) naming the field when a value does not fit its type or null is not allowed there,
-    and when the message has no such version.
+    Raises EncodeError if a value does not fit the type of its field, if null is not allowed there, or if the message
+    has no such version. The error names the field.
     """
     return encode_some(message, version, None, None).close_segment()
 
 
 def encode_segments(message, int version, bytes prefix=b'') -> list:
-    """Like `encode`, in pieces: a `records` field that holds an object with `size_bytes` (a slice of a file) instead of
-    bytes becomes an element of the list, between the bytes before and after it. `prefix` precedes the first byte."""
+    """Encode the message as a list of segments. A `records` field may hold a slice of a file: an object with
+    `size_bytes`. The slice becomes an element of the list, between the bytes before and after it. `prefix` precedes the
+    first byte."""
     cdef list segments = []
     cdef Writer out = encode_some(message, version, prefix, segments)
     if out.size:

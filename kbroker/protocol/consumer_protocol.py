@@ -21,7 +21,8 @@ def encode_message(message: Any, version: int) -> bytes:
 
 
 def decode_message(message_class: Any, data: bytes) -> Any:
-    """Decode in the newest known version: a newer version only appends fields. Raises ProtocolError."""
+    """Decode a message. Decode one of an unknown newer version as the newest known version: it only appends fields.
+    Raises ProtocolError."""
     message, _ = decode_prefix(message_class, data, version_of(message_class, data), _VERSION.size)
     return message
 
@@ -35,7 +36,7 @@ def assigned_partitions(data: bytes) -> list[tuple[str, int]]:
 
 
 def version_of(message_class: Any, data: bytes) -> int:
-    """Return the version of a message, or the newest known one if that is older. Raises ProtocolError."""
+    """Return the version of a message, or the newest known version if the message is newer. Raises ProtocolError."""
     if len(data) < _VERSION.size:
         raise ProtocolError(f'found {len(data)} bytes, expected a version')
     version: int = _VERSION.unpack_from(data)[0]

@@ -1,4 +1,4 @@
-"""Messages as JSON, formatted as Kafka's generated JSON converters and Jackson do.
+"""Messages as JSON, formatted as Kafka's generated JSON converters and Jackson format them.
 
 Fields have Kafka's names and the order of the table. Fields that the version lacks are omitted, and so are tagged
 fields that hold their default. All integers are numbers, a uuid is base64url without padding, bytes are base64, null is
@@ -73,12 +73,12 @@ class JsonWriter:
 
 
 def json_text(message: Message, version: int) -> str:
-    """Return one message as JSON; for many of a kind, keep a JsonWriter."""
+    """Return one message as JSON. For many messages of one class, create one JsonWriter."""
     return JsonWriter(type(message), version).text(message)
 
 
 def object_text(fields: Iterable[tuple[str, str]]) -> str:
-    """Return an object with these names, whose values are JSON texts already."""
+    """Return a JSON object with these fields, whose values are JSON texts already."""
     return '{' + ','.join([f'"{name}":{value}' for name, value in fields]) + '}'
 
 
@@ -130,7 +130,7 @@ def _object_text(fields: list[_Field], message: Message) -> str:
     return '{' + ','.join(parts) + '}'
 
 
-# The `records` of Produce and Fetch are omitted: those messages are never printed.
+# No function prints `records`: the messages of Produce and Fetch are never printed.
 TEXT_OF: dict[str, TextOf] = {
     'bool': lambda value: 'true' if value else 'false',
     'int8': str,

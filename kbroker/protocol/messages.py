@@ -85,7 +85,7 @@ def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
 
 
 def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: bool) -> Plan:
-    """Return the plan of a struct in a version, including its nested structs; created once."""
+    """Return the plan of a struct in a version. The first call creates it, and those of the nested structs."""
     plans: dict[int, Plan] = struct_class._plans
     if version in plans:
         return plans[version]

@@ -69,7 +69,7 @@ cdef class Plan:
         readonly type cls
         readonly bint flexible
         readonly bint has_records
-        readonly bint has_arrays                # of its own or of its structs, besides tagged fields
+        readonly bint has_arrays                # or a struct has, apart from tagged fields
         readonly Py_ssize_t least_bytes         # the fewest bytes of the struct on the wire
         Layout layout
         list parts

@@ -110,7 +110,8 @@ cdef class Layout:
         PyMem_Free(self.slots)
 
     cdef Py_ssize_t place_of(self, object name, Py_ssize_t expected) except -2:
-        """Return the index of a field, -1 if unknown. Calls usually name fields in order, by the interned string."""
+        """Return the index of a field, -1 if unknown. The search begins at `expected`: calls usually name fields in
+        order, by the interned string."""
         cdef Py_ssize_t i
         for i in range(expected, self.count):
             if PyList_GET_ITEM(self.names, i) == <PyObject *>name:
@@ -145,8 +146,9 @@ cdef object new_message(type cls):
 cdef class Plan:
     """The steps to read and write one struct in one version.
 
-    `steps` and `tagged`: (field index, op, is_array, nullable, compact, plan or None); in `tagged` preceded by the tag,
-    ascending. `absent`: the fields that a decoded message sets to defaults before its tags are read.
+    `steps` has a row (field index, op, is_array, nullable, compact, plan or None) for each field. `tagged` has the same
+    rows with the tag in front, in the order of the tags. `absent` has the indexes of the fields that a decoded message
+    sets to defaults before its tags are read.
     """
     def __cinit__(self, type cls, bint flexible, list steps, list tagged, list absent):
         cdef Py_ssize_t i
@@ -195,7 +197,7 @@ cdef class Plan:
         return -1
 
     cdef Py_ssize_t fill(self, Step *step, tuple row) except -1:
-        """Set a step. Returns the fewest bytes that it reads."""
+        """Set a step. Return the fewest bytes that it reads."""
         cdef Py_ssize_t least
         cdef Plan part
         index, op, step.is_array, step.nullable, step.compact, nested = row

@@ -80,7 +80,8 @@ def encode_row_value_in_slices(value, int version):
 
 
 def decode_row_key(topic, data):
-    """Return the key of a row of `topic`; None for an unknown type, as after a downgrade: skip the row.
+    """Return the key of a row of `topic`. Return None for an unknown type, which a newer broker may have written: the
+    caller skips the row.
 
     Raises RowError if the bytes do not fit the type.
     """

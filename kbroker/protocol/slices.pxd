@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The C interface of slices.pyx: the encoder, for answers of which most are one part."""
+"""The C interface of slices.pyx: the encoder. Most answers are one part, which C code writes without a generator."""
 cimport cython
 
 from kbroker.protocol.codec cimport Writer

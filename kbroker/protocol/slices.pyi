@@ -1,4 +1,4 @@
-"""Types of slices.pyx; the documentation stands there."""
+"""Types of slices.pyx, which has the documentation."""
 from collections.abc import Generator
 from typing import Any, TypeVar
 

@@ -1,10 +1,10 @@
 """The codec for long messages: it decodes, encodes and frees them in parts, as long work.
 
 Each function is a generator that yields after about PART_ELEMENTS elements of arrays, or as much work on long values.
-What it returns equals what `codec` returns. Fields and tags are those of `codec`; only structs with arrays are read and
-written here, too. Measured with a commit of one offset, in instructions: its request takes 6,300 to decode in `codec`
-and 11,500 here, its answer 4,600 to encode and 5,400 here. So frames that are decoded at once, rows and requests of the
-client take the recursion of `codec`. Answers are encoded here alone: their first part needs no generator.
+Its result equals that of `codec`, whose functions it calls for everything but structs with arrays. For a commit of one
+offset, decoding the request takes 6,300 instructions in `codec` and 11,500 here. Encoding the answer takes 4,600 and
+5,400. So `codec` decodes short frames, and serves the rows and the requests of the client. All answers of the broker
+are encoded here: their first part needs no generator.
 
 A decoded message takes many times the bytes of its frame, because the smallest struct is an object. So the number of
 its elements is bounded. Its objects are hidden from the garbage collector: a message is a tree, and to search a large
@@ -36,9 +36,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     PART_ELEMENTS = 256
-    # Bytes of values that take as long as an element.
+    # A value counts as one more element for each so many bytes.
     ELEMENT_BYTES = 256
-    # All arrays of one message together. 500,000 of the smallest structs take about 80 MB.
+    # The bound of all arrays of a message together. 500,000 of the smallest structs take about 80 MB.
     ELEMENTS_OF_A_MESSAGE = 500_000
     SEGMENT_BYTES = 64 * 1024
 
@@ -66,7 +66,7 @@ cdef class Decoding:
         self.elements_left = ELEMENTS_OF_A_MESSAGE
 
     def read_struct(self, message, Plan plan):
-        """Read the fields of a struct in slices. If that fails, the message has what was read before."""
+        """Read the fields of a struct in parts. After an error, the message has the fields that were read before it."""
         cdef Py_ssize_t i
         cdef Step *step
         PyObject_GC_UnTrack(<PyObject *>message)
@@ -87,7 +87,7 @@ cdef class Decoding:
             read_tags(&self.reader, plan, message, self.view)
 
     def read_array(self, message, Plan plan, Py_ssize_t i):
-        """Read the array of step `i` in slices."""
+        """Read the array of step `i` in parts."""
         cdef Step *step = &plan.steps[i]
         cdef const uint8_t *start
         cdef list values = self.begin_array(step)
@@ -106,7 +106,7 @@ cdef class Decoding:
                 yield
 
     cdef list begin_array(self, Step *step):
-        """Read the number of elements to `array_count`. Return a list for them, or None."""
+        """Read the number of elements into `array_count`. Return an empty list for them, or None for a null array."""
         cdef list values = []
         self.array_count = read_count(&self.reader, step)
         if self.array_count < 0:
@@ -118,7 +118,7 @@ cdef class Decoding:
         return values
 
     cdef int read_leaves(self, list values, Step *step, Py_ssize_t count) except -1:
-        """Read elements without arrays until there are `count`, or the part is done."""
+        """Read elements without arrays until the list has `count`, or the part is done."""
         cdef const uint8_t *start
         while PyList_GET_SIZE(values) < count and self.part_left > 0:
             start = self.reader.cursor.at
@@ -133,7 +133,7 @@ cdef class Decoding:
 def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t position=0):
     """Read a message from `position` on; bytes behind it are ignored. Return the message.
 
-    Raises ProtocolError as `codec.decode`, and if the message has more than MOST_ELEMENTS elements.
+    Raises ProtocolError as `codec.decode` does, and if the message has more than MOST_ELEMENTS elements.
     """
     cdef Plan plan = find_plan(message_class, version)
     cdef Decoding decoding = Decoding(data, position, plan)
@@ -151,17 +151,18 @@ def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t
 @cython.no_gc
 @cython.freelist(32)
 cdef class Place:
-    """A struct that is being written, and the array of it that is open."""
+    """A struct that is being written, and its array whose elements are being written."""
 
 
 @cython.final
 @cython.no_gc
 @cython.freelist(8)
 cdef class Encoding:
-    """A message that is being written, part by part. It keeps its own stack: the first part needs no generator."""
+    """A message that is being written, part by part. Its stack is a chain of Places, so the first part needs no
+    generator."""
 
     cdef int enter(self, object message, Plan plan) except -1:
-        """Write this struct next, before the rest of the current one."""
+        """Write this struct before the rest of the current one."""
         cdef Place place = Place.__new__(Place)
         check_type(message, plan)
         place.message, place.plan, place.outer = message, plan, self.place
@@ -194,7 +195,7 @@ cdef class Encoding:
         return 0
 
     cdef int advance(self, Place place) except -1:
-        """Write the struct up to its end, to a struct or array that has arrays, or to the end of the part."""
+        """Write fields of the struct until it ends, a nested struct with arrays begins, or the part is full."""
         cdef Plan plan = place.plan
         cdef Step *step
         cdef PyObject *value
@@ -231,7 +232,7 @@ cdef class Encoding:
         return write_length(self.out, place.count, step.compact, False)
 
     cdef bint write_elements(self, Place place, Step *step) except -1:
-        """Write elements of the open array. Return True at its end."""
+        """Write elements of the open array. Return True if it has ended."""
         cdef bint is_nested = step.op == STRUCT and (<Plan>step.plan).has_arrays
         while place.next_element < place.count:
             if self.is_part_done():
@@ -273,7 +274,7 @@ cdef class Freeing:
     cdef Py_ssize_t part_left
 
     def free_lists(self, message):
-        """Empty the lists of a struct in slices, from their ends."""
+        """Empty the lists of a struct in parts, from their ends."""
         cdef Layout layout = type(message)._layout
         cdef Py_ssize_t i
         cdef PyObject *value
@@ -295,7 +296,8 @@ cdef class Freeing:
 
 
 def free_in_slices(message):
-    """Free the elements of a message that is not needed any more. Lists that something else refers to stay."""
+    """Free the elements of a message that is no longer needed, in parts. A list to which another object refers is
+    kept."""
     cdef Freeing freeing = Freeing()
     freeing.part_left = PART_ELEMENTS
     yield from freeing.free_lists(message)

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""Big-endian integers and varints in C, and the one bounds gate that licenses `boundscheck=False`.
+"""Big-endian integers and varints in C, and the one bounds check. Because of it, all modules are compiled with
+`boundscheck=False`.
 
 A reader accesses only memory that `take` has granted. Varints are zigzag in records (KIP-98) and plain in
 flexible messages (KIP-482); both are little-endian groups of 7 bits, whose top bit means that another group follows.
@@ -41,7 +42,7 @@ cdef struct Cursor:
 
 
 cdef enum:
-    # The tagged fields of one struct. Kafka has no bound; no table has more than a few.
+    # The most tagged fields of one struct. Kafka has no bound, and no table declares more than a few.
     LARGEST_TAG_COUNT = 1000
 
 
@@ -78,7 +79,8 @@ cdef inline uint64_t take_unsigned_varint(Cursor *cursor, int max_bytes) except?
     return 0
 
 
-# The error values are rare ones: -1 is the length of every null, and checking for an error takes the GIL.
+# These functions report an error by a rare number, not by -1, the length of every null: Cython takes the GIL to find
+# out whether such a result is an error.
 
 
 cdef inline int32_t take_varint(Cursor *cursor) except? -2147483648 nogil:
@@ -102,7 +104,7 @@ cdef inline Py_ssize_t unsigned_varint_size(uint64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_unsigned_varint(uint8_t *at, uint64_t value) noexcept nogil:
-    """Write at `at`, which must have room; returns the address after it."""
+    """Write at `at`, which must have room. Return the address after the bytes."""
     while value >= 0x80:
         at[0] = <uint8_t>(value | 0x80)
         at += 1

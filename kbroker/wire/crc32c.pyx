@@ -50,7 +50,8 @@ def implementations():
 
 
 def crc32c_by(str implementation, data, uint32_t crc=0):
-    """Like `crc32c`, by the named implementation. Raises ValueError if this processor does not support it."""
+    """Return the CRC-32C as `crc32c` does, by the named implementation. Raises ValueError if this processor does not
+    support it."""
     for i in range(kb_crc32c_kernels_count):
         if kb_crc32c_kernels[i].name.decode() == implementation:
             return checksum(kb_crc32c_kernels[i].function, data, crc)

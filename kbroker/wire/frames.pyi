@@ -1,4 +1,4 @@
-"""Types of frames.pyx; the documentation stands there."""
+"""Types of frames.pyx, which has the documentation."""
 from typing import Any, Protocol
 
 class _Connection(Protocol):
