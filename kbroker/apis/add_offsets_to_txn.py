@@ -1,8 +1,8 @@
 """AddOffsetsToTxn (key 25), versions 0-4: the offsets of a consumer group join a transaction.
 
 It adds the partition of `__consumer_offsets` that holds the group; TxnOffsetCommit follows. TV2 producers do not send
-it, their TxnOffsetCommit adds the partition itself (KIP-890). PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2.
-Version 4 says that the client knows TRANSACTION_ABORTABLE.
+AddOffsetsToTxn: their TxnOffsetCommit adds the partition (KIP-890). Before version 2, the code is
+INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Version 4 says that the client knows TRANSACTION_ABORTABLE.
 """
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def handle(request: Request, body: Any) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
 
     request.node.topics.ensure_internal(CONSUMER_OFFSETS)
-    # TxnOffsetCommit writes to this one. Partitions that the topic got since the start hold no group yet.
+    # TxnOffsetCommit writes to this partition. Partitions that were added to the topic since the start hold no group
+    # yet.
     partition = request.node.groups.partition_of(body.group_id)
     request.node.transactions.add_offsets(
         body.transactional_id, body.producer_id, body.producer_epoch, partition, request.connection, Callback(added))

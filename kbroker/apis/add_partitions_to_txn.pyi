@@ -1,4 +1,4 @@
-"""Types of add_partitions_to_txn.pyx; the documentation stands there."""
+"""Types of add_partitions_to_txn.pyx, which has the documentation."""
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -11,7 +11,7 @@ from kbroker.base.topic_partition import TopicPartition
 FIRST_VERSION_WITH_FENCED: int
 API: Api
 
-class AddingUnderWay(Completion):
+class AddingInFlight(Completion):
     def resolve_in_parts(self) -> Generator[None]: ...
     def resolved(self, error: Exception | None, _result: None) -> None: ...
 

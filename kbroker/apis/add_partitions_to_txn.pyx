@@ -1,14 +1,16 @@
 """AddPartitionsToTxn (key 24), versions 0-5: partitions join a transaction before they are written to.
 
-Versions 0-3 come from producers, one transaction each; PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2. Versions 4
-and 5 carry many transactions and can merely verify (KIP-890); brokers send them to each other, so that internal topics
-are allowed there. A producer adds its offsets with AddOffsetsToTxn, and is denied internal topics here.
+Versions 0-3 come from producers, one transaction each. Before version 2, the code is INVALID_PRODUCER_EPOCH instead of
+PRODUCER_FENCED. Versions 4 and 5 carry many transactions, and can verify partitions without adding them (KIP-890).
+Brokers send these versions to each other, so they may name internal topics. A producer may not: it adds its offsets
+with AddOffsetsToTxn.
 
-A producer whose previous transaction is not complete yet waits for that a little before CONCURRENT_TRANSACTIONS.
-If one partition of a transaction fails nothing of it is added, and the others answer OPERATION_NOT_ATTEMPTED.
+If the previous transaction of a producer is not complete yet, the request waits for it a little before it fails with
+CONCURRENT_TRANSACTIONS. If one partition of a transaction fails, no partition is added, and the code of all other
+partitions is OPERATION_NOT_ATTEMPTED.
 
-Versions 0-3 are read without a message of objects and answered by hand: each transaction of a client from before TV2
-begins with one.
+Versions 0-3 are read and answered without message objects, because each transaction of a client from before TV2 begins
+with such a request.
 """
 import logging
 from functools import partial
@@ -52,9 +54,9 @@ FIRST_VERSION_WITH_FENCED = 2
 cdef enum:
     LEAST_ANSWER_BYTES = 16         # more than a response takes without its topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, besides its bytes in the request
-    # The topics and partitions of a request. A transaction may have 10,000 partitions.
+    # The most topics and partitions of a request. A transaction may have 10,000 partitions.
     MOST_NAMED = 20_000
-    MOST_OF_A_TRANSACTION = 10_000  # the same of one of many transactions
+    MOST_OF_A_TRANSACTION = 10_000  # the same for each of many transactions
     TRANSACTION_COST = 4            # the elements that a transaction counts for
 
 cdef RequestFields REQUEST = fields_of('AddPartitionsToTxnRequest')
@@ -77,7 +79,7 @@ cdef int TRANSACTIONAL_ID_RESOURCE = ResourceType.TRANSACTIONAL_ID
 
 
 @cython.final
-cdef class AddingUnderWay(Completion):
+cdef class AddingInFlight(Completion):
     """An AddPartitionsToTxn request whose reply is due when its partitions are in the transaction.
 
     The reply repeats the topics, with a code for each partition.
@@ -217,27 +219,27 @@ cdef class AddPartitionsHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
         """Add the partitions."""
-        cdef AddingUnderWay under_way = AddingUnderWay.__new__(AddingUnderWay)
+        cdef AddingInFlight in_flight = AddingInFlight.__new__(AddingInFlight)
         cdef FieldReader reader
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length
-        under_way.request = request
-        under_way.partitions = []
-        under_way.refused = {}
+        in_flight.request = request
+        in_flight.partitions = []
+        in_flight.refused = {}
         REQUEST.begin(&reader, body, request.version)
         length = pull_string(&reader, TRANSACTIONAL_ID, &text)
-        under_way.producer_id = pull_int64(&reader, PRODUCER_ID)
-        under_way.producer_epoch = pull_int16(&reader, PRODUCER_EPOCH)
-        under_way.read_topics(&reader)
+        in_flight.producer_id = pull_int64(&reader, PRODUCER_ID)
+        in_flight.producer_epoch = pull_int16(&reader, PRODUCER_EPOCH)
+        in_flight.read_topics(&reader)
         end_struct(&reader, 0)
-        under_way.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID_RESOURCE, under_way.transactional_id):
+        in_flight.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
+        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID_RESOURCE, in_flight.transactional_id):
             raise refusal(TRANSACTIONAL_ID_RESOURCE)
-        if len(under_way.wanted) > ELEMENTS_OF_A_PART:
-            (<LongWork?>request.node.long_work).start(under_way.resolve_in_parts(), under_way.resolved)
+        if len(in_flight.wanted) > ELEMENTS_OF_A_PART:
+            (<LongWork?>request.node.long_work).start(in_flight.resolve_in_parts(), in_flight.resolved)
             return 0
-        under_way.resolve(0, len(under_way.wanted))
-        return under_way.add()
+        in_flight.resolve(0, len(in_flight.wanted))
+        return in_flight.add()
 
 
 # ---- versions 4 and 5
@@ -269,7 +271,8 @@ def add_in_parts(request, body):
 
 
 class BatchedResults:
-    """The results of the transactions of one request. A closure would be a cycle with the generator."""
+    """The results of the transactions of one request. This is a class because a closure and the generator would refer
+    to each other."""
 
     def __init__(self, request):
         self.unanswered = 1

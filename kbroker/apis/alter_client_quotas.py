@@ -1,8 +1,8 @@
 """AlterClientQuotas (key 49), versions 0-1 (KIP-546): set and remove quotas of users, client ids and addresses.
 
-Each entry of a request changes one entity, or is refused as a whole. The good entries are written as one batch of the
-metadata log. Kafka applies the first of several entries for one entity and refuses the others; here, all of them are
-refused. Kafka accepts NaN, infinity and host names; they are refused here.
+Each entry of a request changes one entity, or is refused as a whole. The accepted entries are written as one batch of
+the metadata log. If several entries name one entity, Kafka applies the first and refuses the rest; kbroker refuses all
+of them. Kafka accepts NaN, infinity and host names; kbroker refuses them.
 """
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def entity_of(entry: Any) -> Entity:
-    """Return the types and names of an entry, sorted by type. Of too many, it returns a part that is wrong, too."""
+    """Return the types and names of an entry, sorted by type. If there are too many, return enough of them to be
+    refused."""
     return tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity[:MOST_TYPES + 1]),
                         key=lambda part: (part[0], part[1] is not None, part[1] or '')))
 

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1 (KIP-455).
 
-This node has the only replica of each partition, so nothing is ever moved: the present replica is accepted, others are
-INVALID_REPLICA_ASSIGNMENT, and there is no reassignment to cancel (null).
+This node has the only replica of each partition, so nothing is ever moved. A request for that replica succeeds, one for
+another replica is INVALID_REPLICA_ASSIGNMENT. To cancel a reassignment (null) is NO_REASSIGNMENT_IN_PROGRESS.
 """
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, topic: str, partition: Any) -> None:
-    """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT."""
+    """Check one partition of the request. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS,
+    INVALID_REPLICA_ASSIGNMENT."""
     index, node = partition.partition_index, request.node
     if node.topics.find(topic, index) is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'partition {topic!r}-{index} does not exist')

@@ -1,7 +1,8 @@
 """AlterReplicaLogDirs (key 34), versions 1-2 (KIP-113).
 
-There is one log directory, so nothing is ever moved: a partition that is to move there is there already. Another
-directory is LOG_DIR_NOT_FOUND; its path counts as it is written. The last of several directories of a partition counts.
+There is one log directory, so nothing is ever moved: a request to move a partition there succeeds. Any other path is
+LOG_DIR_NOT_FOUND; paths are compared as text. If a request names several directories for a partition, the last one
+counts.
 """
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TopicResult = Response.AlterReplicaLogDirTopicResult
 PartitionResult = Response.AlterReplicaLogDirPartitionResult
 LONGEST_NAME = 255
 FUTURE_SUFFIX_CHARACTERS = len('.' + 32 * 'x' + '-future')
-"""The end of the name of a directory that a partition moves to, behind the topic and the partition."""
+"""The length of the suffix of a directory to which a partition moves. The topic and the partition precede it in the
+name."""
 
 
 def handle(request: Request, body: Any) -> Steps:

@@ -1,8 +1,8 @@
 """AlterUserScramCredentials (key 51), version 0 (KIP-554): set and delete credentials of users, in one batch.
 
 The client salts the password. The broker derives the keys, stores them and forgets what it received. A user who is
-named twice is DUPLICATE_RESOURCE, and nothing of it is done; that holds for two mechanisms, too, as in Kafka. A change
-counts from the next login on.
+named twice is DUPLICATE_RESOURCE, even with two mechanisms, as in Kafka: none of the user's changes is made. A change
+takes effect with the next login.
 """
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """ApiVersions (key 18), versions 0-4.
 
-The answer is derived: the ranges from what the handlers of this room declare and the settings add, the features from
-the metadata log. A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the ranges without
-settings (KIP-511); dispatch sees to it, and the client asks again in a version that it finds.
-From version 3 on the client names its software, and a name or version outside the pattern is INVALID_REQUEST.
-Before a login, the first good answer is the only one, and it is complete.
-Versions below 4 leave out supported features whose lowest level is 0: older clients take 0 for a fault (KIP-1022).
+The ranges in the answer come from the declarations of the APIs and from the settings, the features from the metadata
+log. A request in a version that is not served is answered in version 0, with UNSUPPORTED_VERSION and the ranges without
+settings (KIP-511): `dispatch` does this. The client then asks again in a version that it knows. From version 3 on the
+client names its software; a name or version outside the pattern is INVALID_REQUEST. Before a login, a connection gets
+one successful answer, and it is complete. Versions below 4 leave out supported features whose lowest level is 0: older
+clients take 0 for a fault (KIP-1022).
 """
 from __future__ import annotations
 

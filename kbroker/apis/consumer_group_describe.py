@@ -40,7 +40,8 @@ class Description:
         self.pace = self._topics.pace
 
     def describe(self, group_id: str) -> Steps:
-        """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         groups = self._request.node.groups

@@ -1,6 +1,7 @@
 """CreateAcls (key 30), versions 1-3 (KIP-140): the new ACLs of a request are one batch of the metadata log.
 
-An ACL that exists already, or that a request repeats, is a success and no second record. An invalid one fails alone.
+The creation of an ACL that exists already, or that the request repeats, succeeds without a second record. An invalid
+ACL does not affect the others.
 """
 from __future__ import annotations
 

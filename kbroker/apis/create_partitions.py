@@ -18,11 +18,11 @@ from kbroker.security.acl_codes import Operation, ResourceType
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 STRICT_SINCE = 3
-"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
+"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """All good topics of a request are one batch of the metadata log."""
+    """Add partitions to each valid topic of the request. All of these changes are one batch of the metadata log."""
     response = CreatePartitionsResponse(results=[])
     times = yield from counted((topic.name for topic in body.topics), Pace())
     counts: dict[str, int] = {}
@@ -50,8 +50,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, wanted: Any) -> None:
-    """Raises KafkaError TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS,
-    INVALID_REPLICA_ASSIGNMENT."""
+    """Check what the request wants for one topic. Raises KafkaError TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT."""
     require(request, Operation.ALTER, ResourceType.TOPIC, wanted.name)
     topic = request.node.topics.topic(wanted.name)
     if topic is None:

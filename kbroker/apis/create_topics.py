@@ -1,12 +1,12 @@
 """CreateTopics (key 19), versions 2-7.
 
-A single node has one replica of everything. With kbroker.replication.factor.accept=any (the default, since test suites
-ask for 3) each replication factor from 1 up is accepted and one replica is made; with `strict` more than 1 is
-INVALID_REPLICATION_FACTOR. An assignment must name this node alone: INVALID_REPLICA_ASSIGNMENT. All good topics of a
-request are one batch of the metadata log, which holds 10,000 records: a request for more is POLICY_VIOLATION, as in
-Kafka. A topic is found once all its partitions are open. validate_only checks everything and changes nothing. A topic
-named twice is answered once, INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the
-topic id.
+A single node has one replica of each partition. With kbroker.replication.factor.accept=any, each replication factor
+from 1 up is accepted, and one replica is created. This is the default, because test suites ask for 3. With `strict`, a
+factor above 1 is INVALID_REPLICATION_FACTOR. An assignment that does not name this node alone is
+INVALID_REPLICA_ASSIGNMENT. All valid topics of a request are one batch of the metadata log, which holds 10,000 records:
+a request for more is POLICY_VIOLATION, as in Kafka. Clients find a topic once all its partitions are open. With
+validate_only, everything is checked and nothing is changed. A topic that is named twice gets one result,
+INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 
 BROKER_DEFAULT = -1
 STRICT_SINCE = 6
-"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
+"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -82,7 +82,7 @@ def check_replication_factor(replication_factor: int, strict: bool) -> None:
 
 
 def check_assignments(topic: Any, node_id: int) -> int:
-    """Manual assignments name partitions 0..n-1, each with this broker. Returns n."""
+    """Check that the assignments of a topic name the partitions 0 to n-1, each with this broker. Return n."""
     if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          'with assignments, the number of partitions and the replication factor must be -1')

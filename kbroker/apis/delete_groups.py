@@ -1,7 +1,7 @@
 """DeleteGroups (key 42), versions 0-2.
 
-Deletes groups without members, and their offsets: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for each that cannot be. Answered
-when the tombstones of all are durable.
+Deletes groups without members, and their offsets. A group that has members is NON_EMPTY_GROUP, one that does not exist
+is GROUP_ID_NOT_FOUND. The answer is sent when all tombstones are durable.
 """
 
 from __future__ import annotations

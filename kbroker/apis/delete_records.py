@@ -19,7 +19,8 @@ PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Cut each log once the disk has what was acknowledged: the high watermark may not have passed that yet."""
+    """Move the log start of each partition, once all acknowledged records are on the disk: until then, the high
+    watermark may be below them."""
     response = DeleteRecordsResponse(topics=[])
     waits_until_ms = overdue_ms(request, body.timeout_ms)
     for topic in body.topics:

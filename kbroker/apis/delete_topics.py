@@ -1,9 +1,9 @@
 """DeleteTopics (key 20), versions 1-6.
 
 Up to version 5 topics are named; version 6 names them or gives their ids (KIP-516). All topics of a request are one
-batch of the metadata log. The deletion is durable when it is answered; the files follow after file.delete.delay.ms. The
-two internal topics may be deleted too, as in Kafka. A topic that is given twice, be it by name and by id, is answered
-once, INVALID_REQUEST.
+batch of the metadata log. The deletion is durable when the answer is sent; the files are deleted after
+file.delete.delay.ms. The two internal topics may be deleted too, as in Kafka. A topic that is given twice, even by name
+and by id, gets one result, INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.topics.topic import Topic
 Result = DeleteTopicsResponse.DeletableTopicResult
 NO_ID = bytes(16)
 STRICT_SINCE = 5
-"""The first version that is refused above a quota, instead of being throttled afterwards (KIP-599)."""
+"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -86,7 +86,7 @@ class Rights:
         return topic
 
     def with_id(self, topic_id: bytes, result: Any) -> Topic:
-        """Return a topic, and put its name into `result` if the client may not delete but describe it.
+        """Return a topic. If the client may describe but not delete it, put its name into `result` and raise.
 
         Raises KafkaError UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED.
         """
@@ -131,7 +131,8 @@ def wanted_topics(body: Any, version: int) -> Iterator[tuple[str | None, bytes]]
 
 
 def check_form(request: Request, name: str | None, topic_id: bytes) -> None:
-    """Raises KafkaError TOPIC_DELETION_DISABLED, INVALID_REQUEST."""
+    """Check that a topic may be deleted, and is given by name or by id, not both. Raises KafkaError
+    TOPIC_DELETION_DISABLED, INVALID_REQUEST."""
     if not request.node.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     if (name is None) == (topic_id == NO_ID):

@@ -1,7 +1,7 @@
 """DescribeClientQuotas (key 48), versions 0-1 (KIP-546): the quotas of the entities that a filter names.
 
-A component of the filter names a type of entity, and one name, the default, or any of both. An entity matches if all
-components do; a strict filter also excludes entities of further types.
+A component of the filter names a type of entity, and either one name, the default entity, or all names and the default.
+An entity matches if all components match; a strict filter also excludes entities that have further types.
 """
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(component: Any, others: dict[str, Any]) -> None:
-    """Raise KafkaError unless the component can stand beside the others: INVALID_REQUEST, UNSUPPORTED_VERSION."""
+    """Raise KafkaError INVALID_REQUEST or UNSUPPORTED_VERSION unless the component is valid together with the other
+    components."""
     kind = component.entity_type
     if not kind:
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'found an empty entity type')

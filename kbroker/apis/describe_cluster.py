@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0-2 (KIP-700): one broker, which is also the controller.
 
-Version 1 asks for brokers or controllers (KIP-919); a controller listener is not served here, so that only brokers can
-be described. Version 2 tells which brokers are fenced (KIP-1073); the one that answers is not.
+Version 1 asks for brokers or controllers (KIP-919). kbroker has no controller listener, so only brokers can be
+described. Version 2 says which brokers are fenced (KIP-1073); a broker that answers never is.
 """
 from __future__ import annotations
 

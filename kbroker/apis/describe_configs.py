@@ -1,8 +1,8 @@
 """DescribeConfigs (key 32), versions 1-4: the configs of topics, of groups and of this broker, with their origins.
 
-The broker is asked for by its id and answers with everything; the empty name asks for the defaults of all brokers that
-were set at run time. A group need not exist: its configs may come before it. Version 3 adds type and documentation. A
-resource that is named twice is described once.
+A request that names the broker by its id gets all its configs. The empty name stands for the defaults of all brokers
+that were set at run time. A group need not exist: its configs can be set before it is created. Version 3 adds type and
+documentation. A resource that is named twice is described once.
 """
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from kbroker.settings.topic_config import describe_topic
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
 MOST_DESCRIBED = 50_000
-"""The resources and the keys of one request."""
+"""The most resources and keys of one request."""
 ID_SETTINGS = ('node.id', 'broker.id')
 
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each resource once, with the keys of all places that name it; no keys at one of them means all keys.
+    """Describe each resource once, with the keys of all entries that name it. An entry without keys asks for all keys.
 
     Raises KafkaError INVALID_REQUEST for more than MOST_DESCRIBED resources and keys.
     """
@@ -71,7 +71,7 @@ class Answers:
         self._shared: dict[tuple[int, str, frozenset[tuple[str, str]]], tuple[list[Any], int]] = {}
 
     def result(self, resource_type: int, name: str, keys: set[str] | None) -> Any:
-        """Return the result of one resource. Once the answer is full, that is INVALID_REQUEST."""
+        """Return the result of one resource: INVALID_REQUEST once the answer is full."""
         result = Result(resource_type=resource_type, resource_name=name, configs=[])
         try:
             require_on_config(self._request, Operation.DESCRIBE_CONFIGS, resource_type, name)
@@ -124,14 +124,14 @@ def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
 
 
 def for_all_brokers(entry: ConfigEntry, text: str) -> ConfigEntry:
-    """Return the entry of a setting as the default of all brokers: as it was written, with no other source."""
+    """Return the entry of a setting for the default of all brokers: the text that was set, with this one source."""
     source = Source.DYNAMIC_DEFAULT_BROKER
     return ConfigEntry(entry.name, text, source, entry.type, entry.read_only, entry.documentation,
                        [synonym for synonym in entry.synonyms if synonym.source is source])
 
 
 def static_id(entry: ConfigEntry, node_id: int) -> ConfigEntry:
-    """Return the entry of node.id or broker.id as Kafka describes both: the id is always the operator's."""
+    """Return the entry of node.id or broker.id. As in Kafka, its source is always a setting of the operator."""
     return ConfigEntry(entry.name, str(node_id), Source.STATIC_BROKER, entry.type, entry.read_only,
                        entry.documentation, [Synonym(entry.name, str(node_id), Source.STATIC_BROKER)])
 

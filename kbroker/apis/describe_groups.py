@@ -70,7 +70,8 @@ def failed(group_id: str, error: KafkaError, version: int) -> Any:
 
 
 def describe_members(group: ClassicGroup, pace: Pace, room: ReplyRoom) -> Steps:
-    """Return the members at the time of the call, in parts. Later joins and leaves make no difference."""
+    """Return the members at the time of the call, in parts. Members that join or leave later do not change the
+    result."""
     described = []
     for member in list(group.members.values()):
         stable = group.state is GroupState.STABLE

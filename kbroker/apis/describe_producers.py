@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0: producers that a partition knows, their open transactions (KIP-664)."""
+"""DescribeProducers (key 61), version 0: the producers of partitions, with their open transactions (KIP-664)."""
 from __future__ import annotations
 
 from typing import Any

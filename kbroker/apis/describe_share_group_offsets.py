@@ -1,10 +1,9 @@
 """DescribeShareGroupOffsets (key 90), versions 0-1 (KIP-932).
 
-Tells where share groups start to read each partition. Version 1 adds the lag: the records behind the start that no
-member has finished. Without topics, it describes all partitions that the group has a share state of.
-
-A partition without a share state starts at -1, and so does everything of a group that does not exist or is of another
-type. None of these is an error.
+Returns the offset at which a share group starts to read each partition. Version 1 adds the lag: the records after the
+start that no member has finished. A request without topics asks for all partitions with share state. The start is -1
+for a partition without share state, and for all partitions of a group that does not exist or is of another type. These
+cases are not errors.
 """
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class Description:
         self._overdue_ms = overdue_ms(request)
 
     def describe(self, group_id: str, named: Any) -> Steps:
-        """Return the topics of a group. GROUP_AUTHORIZATION_FAILED, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the topics of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, DESCRIBE, GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if named is None:

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (key 75), version 0 (KIP-966): topics by name, a page at a time.
 
-Topics come sorted by name; an empty list asks for all. The page ends after response_partition_limit partitions, at most
-max.request.partition.size.limit, and `next_cursor` names the partition where the next one starts.
+Topics are sorted by name; an empty list asks for all topics. The page ends after response_partition_limit partitions,
+at most max.request.partition.size.limit, and `next_cursor` names the partition at which the next page starts.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def names_from(first: str, names: list[str], pace: Pace) -> Steps:
 
 
 def check_cursor(cursor: Any, wanted: set[str]) -> None:
-    """Raises KafkaError INVALID_REQUEST for a cursor that no answer to this request has given."""
+    """Raise KafkaError INVALID_REQUEST for a cursor that no answer to this request can have contained."""
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'the cursor names partition {cursor.partition_index}')
     if wanted and cursor.topic_name not in wanted:

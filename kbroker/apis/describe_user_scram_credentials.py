@@ -1,7 +1,6 @@
-"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): the mechanisms and iterations of users, never a key.
-
-No users, or an empty list, stands for all. A user without a credential is RESOURCE_NOT_FOUND, and one that the request
-repeats is DUPLICATE_RESOURCE.
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): the mechanisms and iterations of users, never a key. A
+null or empty list of users asks for all users. A user without a credential is RESOURCE_NOT_FOUND, and one that the
+request repeats is DUPLICATE_RESOURCE.
 """
 from __future__ import annotations
 
@@ -57,4 +56,4 @@ def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> S
 
 
 API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, handle, error_response)
-"""Kafka 4.3 does not answer a denied request for all users."""
+"""Return the response to a request that failed as a whole. Kafka 4.3 does not answer a denied request for all users."""

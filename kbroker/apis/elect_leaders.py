@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), versions 0-2 (KIP-460).
 
-This node is the only replica and leads whatever exists, so that no election is ever needed. As in Kafka, a request for
-all partitions (null) names every topic with no partition: those that need nothing are left out.
+This node is the only replica and leads all partitions, so no election is ever needed. As in Kafka, the answer to a
+request for all partitions (null) has every topic without partitions: partitions that need no election are left out.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of end_txn.pyx; the documentation stands there."""
+"""Types of end_txn.pyx, which has the documentation."""
 from typing import Any
 
 from kbroker.apis.serving.request import Api, Handler
@@ -6,7 +6,7 @@ from kbroker.base.errors import ErrorCode
 
 API: Api
 
-class EndTxnUnderWay: ...
+class EndTxnInFlight: ...
 
 class EndTxnHandler(Handler): ...
 

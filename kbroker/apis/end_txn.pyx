@@ -1,8 +1,8 @@
-"""EndTxn (key 26), versions 0-5: commit or abort. Answered when the decision is durable; the markers follow.
+"""EndTxn (key 26), versions 0-5: commit or abort. The answer is sent when the decision is durable; the markers follow.
 
-Version 5 is TV2 (KIP-890): each ending bumps the epoch, the answer carries the producer id and epoch to go on with,
-and a repeated request whose first answer was lost gets them again. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2.
-Version 4 says that the client knows TRANSACTION_ABORTABLE.
+Version 5 is TV2 (KIP-890): each ending bumps the epoch, and the answer has the producer id and epoch for the next
+transaction. A request that is repeated after its answer was lost gets the same ones. Before version 2, the code is
+INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Version 4 says that the client knows TRANSACTION_ABORTABLE.
 
 The answer is written by hand, because each transaction ends with one.
 """
@@ -52,7 +52,7 @@ cdef struct EndTxnFields:
 
 
 @cython.final
-cdef class EndTxnUnderWay(Completion):
+cdef class EndTxnInFlight(Completion):
     """An EndTxn request whose reply is due when the decision is durable."""
     cdef Request request
 
@@ -100,15 +100,15 @@ cdef class EndTxnHandler(Handler):
     cdef int serve(self, Request request, Cursor *body) except -1:
         """End the transaction."""
         cdef TransactionCoordinator coordinator = request.node.transactions
-        cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
+        cdef EndTxnInFlight in_flight = EndTxnInFlight.__new__(EndTxnInFlight)
         cdef EndTxnFields fields
         transactional_id = read_request(body, request.version, &fields)
         if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID_RESOURCE, transactional_id):
             raise refusal(TRANSACTIONAL_ID_RESOURCE)
-        under_way.request = request
+        in_flight.request = request
         coordinator.ender.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
                                   EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, request.connection,
-                                  under_way)
+                                  in_flight)
         return 0
 
 

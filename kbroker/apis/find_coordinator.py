@@ -1,9 +1,10 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Version 0 asks for groups only, 1-3 for one key, 4 and later for many (KIP-699). Version 5 lets the client know
-TRANSACTION_ABORTABLE (KIP-890), which nothing here answers; version 6 knows share partitions (KIP-932), whose key is
-`group:topicId:partition`. This broker coordinates everything; the internal topic of the kind asked for is created at
-the first question, so that the coordinator is there when its address is. A key that is named twice is answered once.
+Version 0 asks for the coordinator of a group only. Versions 1-3 name one key, version 4 and later many (KIP-699).
+Version 5 says that the client knows TRANSACTION_ABORTABLE (KIP-890), which this API never answers. Version 6 adds share
+partitions (KIP-932), whose key is `group:topicId:partition`. This broker coordinates everything. The first request for
+a type of coordinator creates its internal topic, so the coordinator exists before the client learns its address. A key
+that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from kbroker.security.acl_codes import Operation, ResourceType
 CLUSTER_ACTION, DESCRIBE = Operation.CLUSTER_ACTION, Operation.DESCRIBE
 CLUSTER = ResourceType.CLUSTER
 INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, 2: SHARE_GROUP_STATE}
-"""By key type: group, transactional.id, share partition."""
+"""The internal topic by the type of the key: group, transactional.id, share partition."""
 RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 SHARE_PARTITION = 2
 VERSION_WITH_SHARE_PARTITIONS = 6
 SUCCESS = 'NONE'
-"""Kafka's message of a success before version 4. From there on it is empty."""
+"""Kafka's message of a success before version 4. From version 4 on it is empty."""
 
 
 def handle(request: Request, body: Any) -> Steps:

@@ -1,6 +1,7 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339): set, delete, append to and subtract from single configs.
 
-Appending and subtracting are for lists. A resource or a config that is named twice is refused: the order would decide.
+Only lists can be appended to and subtracted from. A resource or a config that is named twice is refused, because the
+order of the two would decide.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from kbroker.settings.rows import Type
 from kbroker.settings.topic_config import describe_topic
 
 LIST_ELEMENTS = 200
-"""A change of a list costs about as much as this many elements: all configs are described for it."""
+"""A change of a list counts as this many elements, because it reads all configs of the resource."""
 ResourceResponse = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
@@ -43,8 +44,8 @@ def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
 
 
 def check_names(configs: list[Any], pace: Pace) -> Steps:
-    """Raises KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
-    many of them."""
+    """Raise KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
+    many configs."""
     check_batch_length(len(configs), 'configs')
     names: set[str] = set()
     for config in configs:
@@ -78,7 +79,7 @@ def merged(node: Any, resource: Any, pace: Pace) -> Steps:
 
 
 def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
-    """The value of a list after something was appended to it or subtracted from it."""
+    """Return the value of a list after elements were appended or subtracted."""
     if resource.resource_type == ResourceType.TOPIC:
         described = describe_topic(node.config, overrides)
     elif resource.resource_type == ResourceType.GROUP:

@@ -1,12 +1,12 @@
 """InitProducerId (key 22), versions 0-6: a producer id and epoch, for an idempotent or a transactional producer.
 
-Version 3 lets a producer name the id and epoch it has, to go on after an error (KIP-360). Version 4 may answer
-PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before. Version 5 says that the client knows TRANSACTION_ABORTABLE
-(KIP-890). Version 6 has two-phase commit (KIP-939). It is not stable in Kafka, and served only where
-transaction.two.phase.commit.enable is on. Its flags mean nothing without a transactional id.
+In version 3, a producer can name its id and epoch, to recover from an error (KIP-360). Version 4 may answer
+PRODUCER_FENCED; earlier versions get INVALID_PRODUCER_EPOCH instead. Version 5 says that the client knows
+TRANSACTION_ABORTABLE (KIP-890). Version 6 has two-phase commit (KIP-939). Kafka marks it as unstable, so it is served
+only if transaction.two.phase.commit.enable is on. Its flags are ignored without a transactional id.
 
-An open transaction under the id is fenced and aborted first; until that is done the answer is CONCURRENT_TRANSACTIONS.
-A client that keeps prepared transactions gets its transaction unchanged, and the pair that its batches carry.
+An open transaction of the id is fenced and aborted first; until then the answer is CONCURRENT_TRANSACTIONS. For a
+client that keeps its prepared transaction, nothing changes: the answer has the producer id and epoch of its batches.
 """
 from __future__ import annotations
 

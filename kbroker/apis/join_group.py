@@ -1,9 +1,9 @@
 """JoinGroup (key 11), versions 0-9.
 
-Parked until the rebalance has its members. Version 0 has no rebalance timeout of its own; 4 and later give a new
-dynamic member its id first (MEMBER_ID_REQUIRED, KIP-394); 5 brings static membership (KIP-345); up to 6 the protocol
-name may not be null; 8 carries the client's reason (KIP-800); 9 tells a returning static leader not to assign again
-(KIP-814).
+The request is parked until all members have joined the rebalance. Version 0 has no rebalance timeout. From version 4
+on, a new dynamic member gets its id first (MEMBER_ID_REQUIRED, KIP-394). Version 5 brings static membership (KIP-345).
+Up to version 6, the protocol name may not be null. Version 8 carries the client's reason (KIP-800). In version 9, a
+static leader that returns learns that it need not assign again (KIP-814).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ WITHOUT_MEMBER_ID = ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_AUTHORIZAT
 
 def handle(request: Request, body: Any) -> None:
     require(request, READ, GROUP, body.group_id)
-    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
+    # Java writes an address without a host name with a slash. It is part of members in answers and in the offsets
+    # topic.
     request.node.groups.join(
         body, request.version, request.client_id or '', f'/{request.client_host}',
         Callback(partial(answer, request, body)))
@@ -38,7 +39,8 @@ def answer(request: Request, body: Any, error: KafkaError | None, response: Any)
 
 
 def fit(response: Any, version: int) -> Any:
-    """An error names no protocol, which versions before 7 cannot say."""
+    """Return the response in a form that the version can carry. An error has no protocol name, which may not be null
+    before version 7."""
     if response.error_code:
         response.protocol_name = None
     if version < 7 and response.protocol_name is None:

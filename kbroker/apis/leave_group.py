@@ -1,7 +1,8 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Up to version 2 one member leaves, and its error is that of the answer; 3 and later take many, static ones by their
-group.instance.id too (KIP-345), each with an error of its own; 5 carries the client's reason (KIP-800).
+Up to version 2, one member leaves, and the answer has its error. From version 3 on, many members can leave, each with
+its own error; static members can be given by group.instance.id (KIP-345). Version 5 carries the client's reason
+(KIP-800).
 """
 
 from __future__ import annotations

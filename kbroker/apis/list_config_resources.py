@@ -1,7 +1,8 @@
 """ListConfigResources (key 74), versions 0-1 (KIP-1142): the resources that have a configuration.
 
-Version 0 asks for client metrics only. Version 1 names types; none named means all of them: topics, brokers, broker
-loggers, client metrics and groups. Topics and brokers are those that exist, the others those with configs set.
+Version 0 asks for client metrics only. Version 1 names types. Without types it asks for all of them: topics, brokers,
+broker loggers, client metrics and groups. Topics and brokers are listed if they exist, the other types if they have
+configs.
 """
 from __future__ import annotations
 

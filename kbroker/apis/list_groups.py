@@ -15,11 +15,12 @@ from kbroker.protocol.messages import ListGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 NOT_READY, SPELLED = 'notready', 'not_ready'
-"""A state, and its spelling in the filters of Kafka's clients."""
+"""The name of a state of groups, and its spelling in the filters of Kafka's clients."""
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """List the groups in one of the states and of one of the types, in any case; empty filters let all pass."""
+    """List the groups that have one of the states and one of the types, in upper or lower case. An empty filter accepts
+    all."""
     pace = Pace()
     states = yield from lower(body.states_filter, pace)
     if SPELLED in states:

@@ -2,9 +2,9 @@
 
 Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 the record of the greatest
 timestamp (version 7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending
-upload (11). There is no tiered storage here, so that -5 and -6 find nothing: offset -1. Any other timestamp finds the
-first record at or after it. What lies at or beyond the bound of the isolation level is not found. A partition that is
-named twice is answered once, INVALID_REQUEST.
+upload (11). There is no tiered storage, so -5 and -6 always find nothing: offset -1. Any other timestamp finds the
+first record with this or a later timestamp. Records at or above the bound of the isolation level are not found. A
+partition that is named twice gets one result, INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Answer each partition. A client sees what was acknowledged: the answer waits until the disk has it."""
+    """Answer each partition. The offsets include all acknowledged records, so the answer waits until these are on the
+    disk."""
     pace = Pace()
     waits_until_ms = overdue_ms(request, body.timeout_ms)
     wanted: dict[str, dict[int, Any]] = {}
@@ -60,7 +61,7 @@ def handle(request: Request, body: Any) -> Steps:
                                          else failed(index, ErrorCode.INVALID_REQUEST) if partition is None
                                          else (yield from answer(request, name, partition, body.isolation_level,
                                                                  waits_until_ms)))
-            # A timestamp is looked up in files.
+            # The lookup of a timestamp reads files.
             if pace.spend(1 if partition is None or partition.timestamp in (LATEST, EARLIEST) else PART):
                 yield
     return ListOffsetsResponse(topics=topics)
@@ -82,7 +83,7 @@ def answer(request: Request, topic: str, wanted: Any, isolation_level: int, wait
 def check_timestamp(timestamp_ms: int, version: int) -> None:
     """Raise KafkaError UNSUPPORTED_VERSION for a special timestamp that the version does not know.
 
-    Checked before all else, as in Kafka: whether the partition exists does not matter.
+    As in Kafka, this is checked first, even for a partition that does not exist.
     """
     if timestamp_ms < 0 and version < SINCE_VERSION.get(timestamp_ms, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'timestamp {timestamp_ms} is not known in version {version}')
@@ -90,9 +91,8 @@ def check_timestamp(timestamp_ms: int, version: int) -> None:
 
 def find(request: Request, partition: Partition, timestamp_ms: int, isolation_level: int,
          waits_until_ms: int) -> Steps:
-    """(timestamp in ms, offset, leader epoch), -1 where there is nothing.
-
-    Raises KafkaError: REQUEST_TIMED_OUT once the request waits for too long, or that of the read.
+    """Return (timestamp in ms, offset, leader epoch), each -1 if no record is found. Raises KafkaError:
+    REQUEST_TIMED_OUT once the request waits for too long, or the error of the read.
     """
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log_start_offset

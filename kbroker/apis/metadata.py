@@ -1,9 +1,10 @@
 """Metadata (key 3), versions 0-13.
 
 Every partition is led by this node and has one replica, this node, whatever replication factor its creator asked for.
-A null list of topics (an empty one in version 0) asks for all. A topic that does not exist is created when both
-auto.create.topics.enable and the request allow it, and is in the same answer. Version 8 may ask what the client may do
-(KIP-430), 10 adds topic ids, 12 lets a topic be asked for by id alone, 13 a top-level error.
+A null list of topics (an empty one in version 0) asks for all topics. A topic that does not exist is created if both
+auto.create.topics.enable and the request allow it; the same answer describes it. Version 8 may ask for the operations
+that the client may do (KIP-430). Version 10 adds topic ids, and version 12 topics that are given by id alone. Version
+13 adds a top-level error.
 """
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def describe_all(request: Request, pace: Pace) -> Steps:
-    """Describe the topics that exist now and that the client may describe, except those that are deleted meanwhile."""
+    """Describe the topics that exist now and that the client may describe, except those that are deleted before their
+    turn."""
     node = request.node
     described = []
     for topic in node.topics.topics():
@@ -77,8 +79,8 @@ def describe_all(request: Request, pace: Pace) -> Steps:
 
 
 def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
-    """Describe each topic that is asked for once; with ids in the request, those asked for by name alone do not
-    count."""
+    """Describe each topic of the request once. If the request has ids, topics that are given by name alone are
+    ignored."""
     node, version = request.node, request.version
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
@@ -126,9 +128,8 @@ def may_describe(request: Request, name: str, quiet: bool = False) -> bool:
 
 
 def create_missing(request: Request, names: Iterable[str], pace: Pace) -> Steps:
-    """Create the topics that do not exist, in one batch of the metadata log as far as it holds them.
-
-    Returns the error codes of those that could not be created. A client above its quota is throttled afterwards.
+    """Create the topics that do not exist: as many as one batch of the metadata log holds. Return the error codes of
+    the topics that could not be created. A client above its quota is throttled afterwards.
     """
     node = request.node
     charge = request.charge_mutations(NEVER_STRICT)
@@ -175,7 +176,7 @@ def describe_named(node: Any, name: str, refused: Mapping[str, ErrorCode], pace:
 
 
 def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:
-    """Return the topic's part of an answer. It is kept for later answers: callers must not change it."""
+    """Return the description of a topic. Later answers use the same object: callers must not change it."""
     # The partitions of the one log directory go offline together.
     if topic.metadata is not None and not topic.partitions[0].is_offline:
         if pace.spend():
@@ -199,7 +200,8 @@ def with_operations(request: Request, topic: Any) -> Any:
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:
-    """Without its log directory a partition has no leader, and its only replica is offline (KIP-112)."""
+    """Return the description of a partition. Without its log directory it has no leader, and its only replica is
+    offline (KIP-112)."""
     described = MetadataResponse.MetadataResponsePartition(
         partition_index=partition.partition, leader_id=node_id, leader_epoch=partition.leader_epoch,
         replica_nodes=[node_id], isr_nodes=[node_id])

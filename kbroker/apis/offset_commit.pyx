@@ -1,8 +1,10 @@
 """OffsetCommit (key 8), versions 2-10.
 
-Answered when the offsets are durable. Versions 2-4 may set a retention of their own; 6 brings leader epochs (KIP-320),
-7 static membership (KIP-345), 9 GROUP_ID_NOT_FOUND for a generation of an unknown group (KIP-848); 10 names topics by
-id (KIP-848): UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one, the others are committed.
+The answer is sent when the offsets are durable. A request of versions 2-4 may set the retention of its offsets. Version
+6 brings leader epochs (KIP-320) and version 7 static membership (KIP-345). From version 9 on, a generation of an
+unknown group is GROUP_ID_NOT_FOUND (KIP-848). Version 10 names topics by id (KIP-848): an unknown one is
+UNKNOWN_TOPIC_ID. Partitions that do not exist are refused one by one; the offsets of all other partitions are
+committed.
 """
 from functools import partial
 
@@ -34,7 +36,7 @@ cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartiti
 
 
 @cython.final
-cdef class OffsetCommitUnderWay(Completion):
+cdef class OffsetCommitInFlight(Completion):
     """An OffsetCommit whose reply is due when its offsets are durable."""
     cdef Request request
     cdef list topics
@@ -48,10 +50,10 @@ cdef class OffsetCommitUnderWay(Completion):
         return 0
 
 
-def answer_later(OffsetCommitUnderWay under_way not None, dict results not None):
+def answer_later(OffsetCommitInFlight in_flight not None, dict results not None):
     """Answer a commit of many partitions in a turn of its own: a generator."""
     yield
-    under_way.request.reply(answer(under_way.topics, under_way.hosted, results))
+    in_flight.request.reply(answer(in_flight.topics, in_flight.hosted, results))
 
 
 def handle(Request request not None, body):
@@ -66,9 +68,9 @@ def handle(Request request not None, body):
 
 
 def commit_in_turns(Request request not None, body):
-    """Commit many partitions: find them and make their rows in parts, then append these in one turn. A generator.
+    """Commit many partitions: find them and encode their rows in parts, then append all rows at once. A generator.
 
-    The rows are one batch, so all of them count or none.
+    The rows are one batch, so they are committed together or not at all.
     """
     hosted = []
     for topics in in_parts(body.topics):
@@ -97,13 +99,13 @@ cdef Commit commit_of(body, dict offsets):
 
 
 cdef object commit(Request request, body, Commit made, list hosted):
-    """Commit the offsets. The response comes when they are durable."""
-    cdef OffsetCommitUnderWay under_way
-    under_way = OffsetCommitUnderWay.__new__(OffsetCommitUnderWay)
-    under_way.request = request
-    under_way.topics = body.topics
-    under_way.hosted = hosted
-    request.node.groups.commit(made, request.version, under_way)
+    """Commit the offsets. `complete` sends the response when they are durable."""
+    cdef OffsetCommitInFlight in_flight
+    in_flight = OffsetCommitInFlight.__new__(OffsetCommitInFlight)
+    in_flight.request = request
+    in_flight.topics = body.topics
+    in_flight.hosted = hosted
+    request.node.groups.commit(made, request.version, in_flight)
 
 
 cdef object answer(list topics, list hosted, dict results):
@@ -112,7 +114,7 @@ cdef object answer(list topics, list hosted, dict results):
 
 
 cdef object answer_topic(topic, known, dict results):
-    """Return a topic of the answer. `known` is the topic as it was hosted, or an ErrorCode."""
+    """Return a topic of the answer. `known` is the topic that was found before the commit, or an ErrorCode."""
     if type(known) is ERROR_CODE:
         return refuse_topic(topic, known)
     name = known.name

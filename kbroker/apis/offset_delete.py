@@ -1,7 +1,7 @@
 """OffsetDelete (key 47), version 0 (KIP-496).
 
-Deletes a group's offsets of topics that its members do not read (GROUP_SUBSCRIBED_TO_TOPIC); a group with members that
-are no consumers is NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND. Answered when the tombstones are durable.
+Deletes offsets of a group. A topic that its members read is GROUP_SUBSCRIBED_TO_TOPIC. A group whose members are not
+consumers is NON_EMPTY_GROUP, an unknown group GROUP_ID_NOT_FOUND. The answer is sent when the tombstones are durable.
 """
 
 from __future__ import annotations

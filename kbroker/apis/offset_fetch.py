@@ -1,10 +1,10 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Version 2 may ask for all of a group's offsets (null topics) and has an error of the whole; 5 brings leader epochs
-(KIP-320); 7 may insist on stable offsets (KIP-447): UNSTABLE_OFFSET_COMMIT while a transaction holds the partition; 8
-asks for many groups (KIP-709); 9 names a member of the consumer protocol, 10 topics by id (KIP-848): UNKNOWN_TOPIC_ID.
-An unknown group is no error: it has no offsets, -1. Groups, topics and partitions that a request repeats are answered
-once.
+Version 2 may ask for all offsets of a group (null topics), and has a top-level error. Version 5 brings leader epochs
+(KIP-320). Version 7 may require stable offsets (KIP-447): a partition with offsets in an open transaction is
+UNSTABLE_OFFSET_COMMIT. Version 8 asks for many groups (KIP-709). Version 9 names a member of the consumer protocol,
+version 10 topics by id (KIP-848): an unknown one is UNKNOWN_TOPIC_ID. An unknown group is not an error: all its offsets
+are -1. Groups, topics and partitions that a request repeats are answered once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.security.acl_codes import Operation, ResourceType
 DESCRIBE = Operation.DESCRIBE
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 Wanted = dict[Any, dict[int, None]]
-"""The partitions by the name or, in requests that name topics by id, by the id of their topic."""
+"""The partitions by the name of their topic, or by its id if the request names topics by id."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -57,7 +57,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class OffsetAnswers:
-    """The answers of one request. A group that is named twice is answered once, with all that is asked of it."""
+    """The answers of one request. A group that is named twice is answered once, with the topics of both."""
 
     def __init__(self, request: Request, require_stable: bool):
         self.request = request
@@ -87,7 +87,7 @@ class OffsetAnswers:
         return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
     def fetch_topics(self, group_id: str, wanted: Wanted | None) -> Steps:
-        """Return the topics that a request names, or with None all that the group has offsets of."""
+        """Return the topics that a request names, or for None all topics of which the group has offsets."""
         if wanted is None:
             return (yield from self._fetch_all(group_id))
         topics = []
@@ -115,7 +115,7 @@ class OffsetAnswers:
                 topics[name].partitions.append(self._partition(index, offset))
             if self.pace.spend(len(partitions)):
                 yield
-        # A topic that is deleted has no id to be named by.
+        # A deleted topic has no id by which the answer could name it.
         return [topic for topic in topics.values() if not self.by_id or topic.topic_id != NO_TOPIC_ID]
 
     def _fetch_topic(self, group_id: str, key: Any, indexes: Sequence[int]) -> Steps:
@@ -162,7 +162,8 @@ def described(among_groups: bool, index: int, fetched: FetchedOffset) -> Any:
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    """Version 1 has no error of the whole: each partition carries it."""
+    """Return the response to a request that failed as a whole. Version 1 has no top-level error: each partition carries
+    it."""
     if version >= 8:
         group_class = OffsetFetchResponse.OffsetFetchResponseGroup
         return OffsetFetchResponse(

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4: where the log of a leader epoch ends (KIP-101, KIP-320).
 
-The end of the current epoch is the high watermark's side of the log: its log end offset. An epoch that was never in use
-answers with the largest one below it.
+The end of the current epoch is the log end offset. For an epoch that was never in use, the answer has the largest epoch
+below it.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Answer each partition once: as the last place that names it asks."""
+    """Answer each partition once: for the epoch of the last entry that names it."""
     pace = Pace()
     wanted: dict[str, dict[int, Any]] = {}
     for topic in body.topics:

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (key 36), versions 0-2 (KIP-152): one token of the client, answered with one of the mechanism.
+"""SaslAuthenticate (key 36), versions 0-2 (KIP-152): a token of the client, answered with a token of the mechanism.
 
 Version 1 adds the milliseconds after which the client has to log in again (KIP-368); 0 stands for never.
 """

@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1: the client chooses a mechanism. With version 0, tokens follow without headers.
 
-On a connection that is logged in, it begins a re-authentication if the session has an end (KIP-368). Otherwise the
-answer is ILLEGAL_SASL_STATE, as on listeners without SASL, and the connection stays.
+On a connection that is logged in, the request begins a re-authentication if the session has an end (KIP-368).
+Otherwise, and on listeners without SASL, the answer is ILLEGAL_SASL_STATE and the connection stays open.
 """
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""ShareAcknowledge (key 79), versions 1-2: what a member of a share group says of records that it has acquired
-(KIP-932).
-
-Version 2 may renew the locks of records (KIP-1222). The answer leaves when all of it is durable. The last request of a
-session, with epoch -1, frees everything that the member still holds.
+"""ShareAcknowledge (key 79), versions 1-2: a member of a share group acknowledges records that it has acquired
+(KIP-932). Version 2 may renew the locks of records (KIP-1222). The answer is sent when all acknowledgements are
+durable. The last request of a session, with epoch -1, releases all records that the member still holds.
 """
 from __future__ import annotations
 

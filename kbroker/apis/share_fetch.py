@@ -1,20 +1,21 @@
 """ShareFetch (key 78), versions 1-2: records of share partitions, acquired by a member of a share group (KIP-932).
 
-A request may acknowledge records of earlier ones; it is answered when that is durable. Version 2 has an acquire mode
-that never exceeds MaxRecords (KIP-1206), and requests that renew locks and fetch nothing (KIP-1222).
+A request may acknowledge records of earlier requests; it is answered when the acknowledgements are durable. Version 2
+has an acquire mode that never exceeds MaxRecords (KIP-1206), and requests that renew locks and fetch nothing
+(KIP-1222).
 
-A fetch that finds less than MinBytes waits, for at most MaxWaitMs: for a partition to move, for records that another
-member gives back, for the end of a lock. Nothing is written for an acquisition. An answer leaves out partitions that
-have neither records nor an error nor an acknowledgement. The first answer of a session leaves out only those of which
-the group has too many records in flight.
+A fetch that finds less than MinBytes waits for at most MaxWaitMs: until a partition moves, another member releases
+records, or a lock ends. An acquisition writes nothing. An answer leaves out partitions without records, errors and
+acknowledgements. The first answer of a session leaves out only partitions of which the group has too many records in
+flight.
 
 A fetch with MaxBytes 0 is answered at once, without records. A negative MaxBytes is an error of the partitions.
 
 Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
 an error of its partitions, where Apache Kafka fails the request as a whole.
 
-A client above its quota of fetched bytes gets its answer, and is throttled afterwards. Apache Kafka answers it with
-nothing, and the records that it has acquired stay locked until their locks end.
+A client above its quota of fetched bytes gets its answer, and is throttled afterwards. Apache Kafka sends it an empty
+answer, and the acquired records stay locked until their locks end.
 """
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from kbroker.topics.partition import FetchWaiter, Partition
 
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 ANSWER_BYTES, PARTITION_BYTES = 30, 50
-"""The size of an answer without records and partitions, and of a partition: about, for quotas."""
+"""The approximate sizes, for quotas, of an answer without partitions, and of a partition without records."""
 
 
 class Wake(FetchWaiter):
@@ -64,9 +65,8 @@ class Wake(FetchWaiter):
 
 
 class WantedPartition:
-    """One partition of a fetch, and what the last look has found.
-
-    It refers to the fetch only while it waits: a cycle that stayed behind would never be freed, see `garbage`.
+    """One partition of a fetch, and the results of the last look at it. It refers to the fetch only while that waits:
+    no collector would free a cycle, as `garbage` describes.
     """
 
     __slots__ = ('awaits_disk', 'error', 'fetched', 'is_acquirable', 'is_loading', 'is_refused', 'live', 'place',
@@ -146,9 +146,8 @@ class ShareFetch(Waiter):
     # ---- the fetch
 
     def run(self, partitions: Sequence[SessionPartition], pace: Pace) -> Steps:
-        """Acquire records, and wait for them if need be.
-
-        The load of share partitions is waited for in any case, and so are acknowledged records that the disk lacks.
+        """Acquire records, and wait for them if necessary. The fetch always waits until its share partitions are
+        loaded, and until acknowledged records are on the disk.
         """
         self.wanted = [WantedPartition(place) for place in partitions]
         room, timers = self.request.node.waiting_room, self.request.node.timers
@@ -177,14 +176,13 @@ class ShareFetch(Waiter):
                 wanted.stop_waiting()
 
     def _must_answer(self) -> bool:
-        """Return whether the client should not wait: it can have no partition, or has lost one that it waited for.
-
-        As in Kafka, other errors do not end the wait, nor does state that cannot be read.
+        """Return whether to answer without further waiting: the client can get no partition, or has lost one for which
+        it waited. As in Kafka, other errors do not end the wait, and neither does a state that cannot be read.
         """
         return self._has_lost_one or 0 < len(self.wanted) == self._refused
 
     def _look(self, partitions: Iterable[WantedPartition], pace: Pace) -> Steps:
-        """Find out how much can be acquired of each of the partitions. A move from here on wakes the fetch."""
+        """Find out how much can be acquired from each of the partitions. Any later move wakes the fetch."""
         for wanted in partitions:
             self._size_bytes -= wanted.size_bytes
             self._refused -= wanted.is_refused
@@ -223,7 +221,8 @@ class ShareFetch(Waiter):
         return size_bytes
 
     def _take(self, pace: Pace) -> Steps:
-        """Acquire from each partition that has something: an equal part of MaxBytes, at most MaxRecords in all."""
+        """Acquire records from each partition that has some: from each an equal part of MaxBytes, in all at most
+        MaxRecords."""
         shares = self.request.node.share_partitions
         ready = [wanted for wanted in self.wanted if wanted.size_bytes]
         left = self.body.max_records
@@ -285,9 +284,8 @@ def check(request: Request, body: Any, is_renewal: bool, pace: Pace) -> Steps:
 
 
 def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> Steps:
-    """Return the session of the request, begun or changed by it. Raises KafkaError.
-
-    A member that finds no room gets its error after MaxWaitMs, because it asks again at once.
+    """Return the session that the request begins or continues. Raises KafkaError. If there is no room for a session,
+    the error is raised after MaxWaitMs, because the client would repeat the request at once.
     """
     sessions = request.node.share_sessions
     session: ShareSession
@@ -308,7 +306,7 @@ def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> St
 
 
 def pause_for(request: Request, time_ms: int) -> Steps:
-    """Wait, in the waiting room: until the time is over, or the connection closes."""
+    """Wait in the waiting room until the time is over or the connection closes."""
     fetch = ShareFetch(request, SessionKey('', ''), request.api.request_class(max_wait_ms=time_ms))
     yield from fetch.run((), Pace())
 
@@ -320,7 +318,7 @@ def named(body: Any) -> Iterator[tuple[bytes, Iterable[int]]]:
 
 
 def places(topics: Iterable[tuple[bytes, Iterable[int]]], pace: Pace) -> Steps:
-    """Return the partitions of topics as a session has them."""
+    """Return the partitions of topics as a list of SessionPartition."""
     found = []
     for topic_id, indexes in topics:
         for index in indexes:

@@ -29,7 +29,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def describe(request: Request, topics: GroupTopics, group_id: str) -> Steps:
-    """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+    """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+    GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
     require(request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
     topics.room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     group = request.node.groups.describe(group_id, ShareGroup.group_type)

@@ -38,7 +38,8 @@ class Description:
         self._room = ReplyRoom()
 
     def describe(self, group_id: str) -> Steps:
-        """GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         group = self._request.node.groups.describe(group_id, StreamsGroup.group_type)
@@ -76,9 +77,8 @@ class Description:
         return response_class().Topology(epoch=group.topology.epoch, subtopologies=parts)
 
     def _counts(self, parts: Sequence[Subtopology]) -> Steps:
-        """Return the partitions of the topics of a validated topology.
-
-        A topic that was deleted since has the number that it gets when it is created again.
+        """Return the number of partitions of each topic of a validated topology. A topic that was deleted since has the
+        number with which it will be created again.
         """
         existing, names = {}, required_topics(parts)
         for name in names:

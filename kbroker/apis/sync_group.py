@@ -1,8 +1,8 @@
 """SyncGroup (key 14), versions 0-5.
 
-Parked until the leader's assignment is durable; a stable group answers at once. Version 3 brings static membership
-(KIP-345); 5 must name the protocol type and name that the client believes in (KIP-559): INCONSISTENT_GROUP_PROTOCOL
-where they are missing or differ.
+The request is parked until the leader's assignment is durable. In a stable group it is answered at once. Version 3
+brings static membership (KIP-345). Version 5 must name the type and the name of the group's protocol (KIP-559). If they
+are missing or differ from those of the group, the error is INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from __future__ import annotations

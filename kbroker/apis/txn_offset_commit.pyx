@@ -1,10 +1,11 @@
 """TxnOffsetCommit (key 28), versions 0-5.
 
-Offsets that count when the producer's transaction commits. Version 2 brings leader epochs (KIP-320); 3 the consumer's
-generation, which fences its successors' predecessors (KIP-447); 4 knows TRANSACTION_ABORTABLE, and 5 adds the partition
-of `__consumer_offsets` to the transaction by itself (KIP-890); up to 4 AddOffsetsToTxn must have done so. Answered when
-the offsets are durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS, which their
-clients do not know.
+Commits offsets that take effect when the producer's transaction commits. Version 2 brings leader epochs (KIP-320).
+Version 3 brings the member and its generation, by which members of earlier generations are fenced (KIP-447). Version 4
+says that the client knows TRANSACTION_ABORTABLE. Version 5 adds the partition of `__consumer_offsets` to the
+transaction (KIP-890); before, the producer sends AddOffsetsToTxn first. The answer is sent when the offsets are
+durable. Versions 0-1 get COORDINATOR_NOT_AVAILABLE instead of COORDINATOR_LOAD_IN_PROGRESS, which their clients do not
+know.
 """
 from functools import partial
 
@@ -29,7 +30,7 @@ from kbroker.transaction.verification import TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
 cdef enum:
     VERSION_WITH_LOAD_IN_PROGRESS = 2
     PARTITIONS_AT_ONCE = 1_000      # topics and partitions; more are committed in several turns
-    VERIFICATION = -1               # the part of a TxnOffsetCommitUnderWay that the transaction coordinator completes
+    VERIFICATION = -1               # the part of a TxnOffsetCommitInFlight that the transaction coordinator completes
 
 cdef int READ = Operation.READ
 cdef int WRITE = Operation.WRITE
@@ -44,8 +45,9 @@ cdef object PartitionResponse = TxnOffsetCommitResponse.TxnOffsetCommitResponseP
 
 
 @cython.final
-cdef class TxnOffsetCommitUnderWay(Completion):
-    """A TxnOffsetCommit. The transaction coordinator verifies it, then the group coordinator stores its offsets."""
+cdef class TxnOffsetCommitInFlight(Completion):
+    """A TxnOffsetCommit request. The transaction coordinator verifies it, then the group coordinator stores its
+    offsets."""
     cdef Request request
     cdef object body
     cdef list hosted            # each topic as it was, or an ErrorCode
@@ -68,7 +70,7 @@ cdef class TxnOffsetCommitUnderWay(Completion):
         cdef TransactionStore store = self.request.node.transactions.store
         try:
             store.check_not_sealed(self.producer.producer_id, self.producer.producer_epoch)
-            # With KIP-890, the first offsets of a transaction have a guard. They cannot replace newer ones.
+            # With KIP-890, the first offsets of a transaction have a guard, and cannot replace newer offsets.
             if self.request.version < TXN_OFFSET_COMMIT_VERSION_THAT_ADDS or self.producer.guard is None:
                 store.stale_requests.check_offsets(
                     self.body.transactional_id, self.producer.producer_id, self.producer.producer_epoch,
@@ -89,16 +91,16 @@ cdef class TxnOffsetCommitUnderWay(Completion):
         return 0
 
 
-def append_in_own_turn(TxnOffsetCommitUnderWay under_way not None):
+def append_in_own_turn(TxnOffsetCommitInFlight in_flight not None):
     """Append the offsets of many partitions in a turn of their own: a generator."""
     yield
-    under_way.append()
+    in_flight.append()
 
 
-def reply_in_turns(TxnOffsetCommitUnderWay under_way not None, dict results not None):
+def reply_in_turns(TxnOffsetCommitInFlight in_flight not None, dict results not None):
     """Answer a commit of many partitions in parts: a generator."""
-    response = yield from respond_in_turns(under_way.body, under_way.hosted, results, under_way.request.version)
-    under_way.request.reply(response)
+    response = yield from respond_in_turns(in_flight.body, in_flight.hosted, results, in_flight.request.version)
+    in_flight.request.reply(response)
 
 
 def handle(Request request not None, body):
@@ -119,10 +121,10 @@ def handle(Request request not None, body):
 
 
 def commit_in_turns(Request request not None, body):
-    """Commit many partitions: find them and make their rows in parts, then append these in one turn. A generator.
+    """Commit many partitions: find them and encode their rows in parts, then append all rows at once. A generator.
 
-    The rows are one batch, so all of them count or none. They are made before the transaction is verified: it could end
-    meanwhile.
+    The rows are one batch, so they are committed together or not at all. They are encoded before the transaction is
+    verified: it could end while they are encoded.
     """
     hosted = []
     for topics in in_parts(body.topics):
@@ -151,8 +153,8 @@ cdef Commit commit_of(body, dict offsets):
 
 
 cdef int commit(Request request, body, Commit made, list hosted, bint is_long) except -1:
-    """Commit the offsets. The answer comes when they are durable."""
-    cdef TxnOffsetCommitUnderWay under_way
+    """Commit the offsets. The answer is sent when they are durable."""
+    cdef TxnOffsetCommitInFlight in_flight
     groups = request.node.groups
     if not body.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
@@ -160,15 +162,15 @@ cdef int commit(Request request, body, Commit made, list hosted, bint is_long) e
         body.group_id, body.producer_id, body.producer_epoch,
         supports_epoch_bump=request.version >= TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
     )
-    under_way = TxnOffsetCommitUnderWay.__new__(TxnOffsetCommitUnderWay)
-    under_way.request = request
-    under_way.body = body
-    under_way.hosted = hosted
-    under_way.is_long = is_long
-    under_way.commit = made
-    under_way.producer = TransactionalProducer(body.producer_id, body.producer_epoch, guard)
+    in_flight = TxnOffsetCommitInFlight.__new__(TxnOffsetCommitInFlight)
+    in_flight.request = request
+    in_flight.body = body
+    in_flight.hosted = hosted
+    in_flight.is_long = is_long
+    in_flight.commit = made
+    in_flight.producer = TransactionalProducer(body.producer_id, body.producer_epoch, guard)
     if guard is None:  # the transaction is open in this partition already
-        under_way.append()
+        in_flight.append()
     else:
         request.node.transactions.add_or_verify_offsets_partition(
             body.transactional_id,
@@ -176,7 +178,7 @@ cdef int commit(Request request, body, Commit made, list hosted, bint is_long) e
             body.producer_epoch,
             groups.partition_of(body.group_id),
             request.version,
-            under_way,
+            in_flight,
             VERIFICATION,
         )
     return 0
@@ -211,7 +213,7 @@ def respond_in_turns(body, list hosted not None, dict results not None, int vers
 
 
 cdef object answer_topic(topic, known, dict results, int version):
-    """Return a topic of the answer. `known` is the topic as it was hosted, or an ErrorCode."""
+    """Return a topic of the answer. `known` is the topic that was found before the commit, or an ErrorCode."""
     name = topic.name
     missing = known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
     return TopicResponse(

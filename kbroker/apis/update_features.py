@@ -1,8 +1,9 @@
 """UpdateFeatures (key 57), versions 0-2 (KIP-584, KIP-778): change finalized feature levels.
 
-All updates of a request take effect, or none. Versions 0 and 1 answer with a result for each feature of a request that
-succeeds; version 2 has none (KIP-1022). Kafka takes the last of several updates of one feature; here, the request is
-refused. `kraft.version` and downgrades of `metadata.version` that would lose metadata are refused.
+All updates of a request take effect, or none does. In versions 0 and 1, the answer to a request that succeeds has a
+result for each feature; in version 2 it has no results (KIP-1022). If a request updates a feature twice, Kafka applies
+the last update; kbroker refuses the request. `kraft.version` and downgrades of `metadata.version` that would lose
+metadata are refused.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from kbroker.protocol.messages import ConfigRecord, UpdateFeaturesResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MOST_UPDATES = 100
-"""More than there are features."""
+"""The most updates of a request: more than there are features."""
 WITHOUT_RESULTS = 2
 SUCCESS = 'NONE'
 """Kafka's text for a feature whose update succeeds."""

@@ -1,9 +1,8 @@
-"""WriteTxnMarkers (key 27), versions 1-2: end transactions on partitions, whatever the coordinator thinks.
-
-The coordinator here appends its markers itself; this request comes from tools that repair a hanging transaction.
+"""WriteTxnMarkers (key 27), versions 1-2: end transactions on partitions, whatever their state in the coordinator. This
+broker's coordinator appends its markers without this request, which comes from tools that repair a hanging transaction.
 Version 2 (KIP-1228) carries the transaction version, by which the partition applies the strict epoch rule of TV2.
-Markers on `__consumer_offsets` are appended like any other: the group coordinator replays what it finds there.
-Answered when every marker is durable.
+Markers on `__consumer_offsets` are appended like all others, and the group coordinator replays them. The answer is sent
+when every marker is durable.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of fetch.pyx; the documentation stands there."""
+"""Types of fetch.pyx, which has the documentation."""
 from collections.abc import Generator
 from typing import Any
 

@@ -1,15 +1,17 @@
 """Fetch (key 1), versions 4-18.
 
-Whole batches as they lie in the segment files, from the one that holds the wanted offset: below the high watermark, or
-below the last stable offset with isolation level read_committed, which also gets the aborted transactions of the range.
-At least one batch is returned, however small the limits, from the first partition that has one (KIP-74). With less than
-min_bytes the request waits for a partition to move, for at most max_wait_ms; without records, until the disk has what
-was acknowledged with acks=1. As in Kafka, partitions that do not exist and those that the client may not read do not
-end the wait for the others; any other error does. Fetch sessions: KIP-227; topic ids from version 13: KIP-516;
-diverging epochs from version 12: KIP-595.
+Returns whole batches from the segment files, beginning with the batch that holds the wanted offset. They are below the
+high watermark. With isolation level read_committed they are below the last stable offset, and the answer lists the
+aborted transactions of the range. At least one batch is returned, however small the limits, from the first partition
+that has one (KIP-74).
 
-The right to read a topic is checked whenever records of it are read, so a fetch that waits finds a right that was taken
-meanwhile. A session asks its quiet partitions again after a change of the ACLs.
+A request that finds less than min_bytes waits for a partition to move, for at most max_wait_ms. One that finds no
+records waits until records that were acknowledged with acks=1 are on the disk. As in Kafka, partitions that do not
+exist, or that the client may not read, do not end the wait; any other error does. Fetch sessions are KIP-227, topic ids
+(version 13) KIP-516, diverging epochs (version 12) KIP-595.
+
+The right to read a topic is checked whenever its records are read, so a fetch that waits notices that a right was
+removed. After a change of the ACLs, a session looks at its quiet partitions again.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -58,8 +60,8 @@ cdef enum Stage:
 cdef class Fetch(Waiter):
     """One request, from its session on until it is answered; parked if it found less than min_bytes.
 
-    A fetch of more than FEW partitions is done in parts, by `work`: it takes over what the request names, looks at the
-    partitions, and parks or answers. State may change between two parts: `has_moved` finds what a look has missed.
+    A fetch of more than FEW partitions is done in parts, by `work`: it takes the partitions of the request into the
+    session, looks at them, and parks or answers. State may change between two parts: `has_moved` finds such changes.
     """
     cdef Request request
     cdef FetchSessions sessions
@@ -72,7 +74,7 @@ cdef class Fetch(Waiter):
     cdef bint is_in_room        # of those that wait: it is answered or dropped with its connection
     cdef bint asks_again        # quiet partitions of the session, too: rights may have changed
     cdef bint is_settled        # the session knows what this fetch has taken over
-    # The last look at the partitions.
+    # The results of the last look at the partitions.
     cdef Py_ssize_t at          # the next partition to look at, or to wait for
     cdef int64_t size_bytes
     cdef Py_ssize_t unknown     # partitions that do not exist, or that the client may not read
@@ -81,7 +83,7 @@ cdef class Fetch(Waiter):
     cdef bint must_answer       # another error or a diverging epoch: the client should not wait for these
 
     cdef int start(self, Cursor *body) except -1:
-        """Answer, or park, at once or in parts."""
+        """Answer the request or park it, at once or in parts."""
         cdef Py_ssize_t count = self.wanted.named + len(self.session.due)
         if self.request.meter is not None:
             self.cut()
@@ -110,7 +112,7 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef int keep_body(self, Cursor *body) except -1:
-        """Copy what `wanted` points to: the frame goes away."""
+        """Copy the bytes to which `wanted` points: the frame is released soon."""
         cdef const uint8_t *start = body.at
         cdef const uint8_t *copy
         self.body = PyBytes_FromStringAndSize(<const char *>start, body.end - start)
@@ -119,9 +121,8 @@ cdef class Fetch(Waiter):
         return move_cursor(&self.wanted.forgotten_topics.cursor, copy - start)
 
     cdef bint may_park(self) except -1:
-        """Return whether to wait for more. A fetch that finds no room in memory answers with what there is.
-
-        A fetch without records waits for those that were acknowledged, however short its time: a sync ends the wait.
+        """Return whether to wait for more bytes. A fetch for which there is no memory answers with what it has found. A
+        fetch without records waits for acknowledged ones, however short its time: a sync ends the wait.
         """
         if self.must_answer or self.session.size <= self.unknown:
             return False
@@ -148,7 +149,8 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef bint wait(self, list partitions, Py_ssize_t count) except -1:
-        """Wake at the next move of up to `count` of the partitions. Return whether more are left."""
+        """Register this fetch with up to `count` of the partitions, so that their next move wakes it. Return whether
+        more are left."""
         cdef WantedPartition wanted
         for count in range(count, 0, -1):
             if self.at >= len(partitions):
@@ -162,7 +164,7 @@ cdef class Fetch(Waiter):
         return self.at < len(partitions)
 
     cpdef look_again(self):
-        """Look at what has moved since the last look, and answer if that is enough."""
+        """Look at the partitions that have moved since the last look, and answer if there are enough bytes."""
         cdef list moved
         if self.stage != PARKED or self.session.is_busy:
             return
@@ -212,7 +214,7 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef int leave_session(self) except -1:
-        """Release the partitions, unless a session goes on with them."""
+        """Release the partitions, unless a session keeps them."""
         if self.session.session_id == NO_SESSION:
             self.sessions.release(self.session)
         return 0
@@ -241,7 +243,7 @@ cdef class Fetch(Waiter):
         return True
 
     cdef int answer_nothing(self) except -1:
-        """Answer without partitions. An incremental session stays; another one does not begin."""
+        """Answer without partitions. An incremental session is kept, but no new session begins."""
         self.is_settled = True
         self.session.postpone_news()
         if self.session.session_id != NO_SESSION:
@@ -251,14 +253,14 @@ cdef class Fetch(Waiter):
     # ---- in parts
 
     cdef int work_on(self, list partitions, bint again) except -1:
-        """Look at the partitions in parts, and go on from there; `again` if the fetch has looked before."""
+        """Look at the partitions in parts, then park or answer. `again` is True if the fetch has looked before."""
         self.enter_room()
         self.session.is_busy = True
         steps = self.work(partitions, again)
         return self.sessions.work_on(timed(self.request, steps) if self.request.is_timed else steps)
 
     def work(self, list partitions, bint again):
-        """Do the rest of the fetch: what the request names, a look, and the answer unless it waits for more."""
+        """Do the rest of the fetch in parts: take over the partitions, look at them, and park or answer."""
         try:
             yield from self.work_unless_closed(partitions, again)
         except Exception as error:
@@ -267,7 +269,7 @@ cdef class Fetch(Waiter):
             self.session.is_busy = False
         if self.stage == FINISHED:
             if self.session.is_incremental and self.session.session_id != NO_SESSION and not self.is_settled:
-                # The connection closed half way: the client cannot know what the session has taken over.
+                # The connection closed half way: the client cannot know which partitions the session has taken over.
                 self.sessions.remove(self.session)
             self.leave_session()
         elif self.session.moved_since or self.time_is_over:
@@ -307,7 +309,7 @@ cdef class Fetch(Waiter):
         self.request.send(writer.segments)
 
     cdef int fail(self, object error) except -1:
-        """Answer with an error that no partition carries."""
+        """Answer with an error of the whole request."""
         self.finish()
         if self.request.version < SESSIONS:
             self.request.connection.close(f'a Fetch failed, and closing is the only way to say so: {error}')
@@ -315,7 +317,8 @@ cdef class Fetch(Waiter):
         return self.request.fail(None, error)
 
     cdef int settle_session(self) except -1:
-        """Keep the session, or forget it. None keeps a name that no topic can have, which may be very long."""
+        """Keep or drop the session. A session with a name that no topic can have is dropped: the name may be very
+        long."""
         cdef Py_ssize_t unknown = MOST_UNKNOWN + 1 if self.has_long_name else self.unknown
         return self.sessions.settle(self.session, &self.wanted, unknown)
 
@@ -394,7 +397,7 @@ cdef class Fetch(Waiter):
     cdef int check_right(self, WantedPartition wanted, dict topics) except -1:
         """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may read the topic.
 
-        An id that no topic has is left to the caller.
+        The caller refuses an id that no topic has.
         """
         cdef Topic topic
         cdef bint is_allowed
@@ -421,12 +424,14 @@ cdef int move_cursor(Cursor *cursor, Py_ssize_t distance) noexcept:
 
 
 cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
-    """Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+    """Return the partition and remember it in `wanted`. Raises KafkaError UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION."""
     cdef Topic topic = topics.get(wanted.topic.key)
     wanted.stop_waiting()
     wanted.partition = None
     if topic is None or not 0 <= wanted.index < len(topic.partitions):
-        # For a partition that exists, read_uncommitted gets null; for one that does not, Kafka sends an empty array.
+        # For a partition that does not exist, Kafka sends an empty array. For one that exists, read_uncommitted gets
+        # null.
         wanted.aborted_transactions = b''
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if topic is None and version >= TOPIC_IDS
                          else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -435,7 +440,8 @@ cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
 
 
 def check_leader_epoch(partition, current_leader_epoch):
-    """Raises KafkaError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; -1 asks for no check (KIP-320)."""
+    """Raise KafkaError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the epoch is the current one or -1
+    (KIP-320)."""
     if current_leader_epoch in (-1, partition.leader_epoch):
         return
     code = (ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < partition.leader_epoch
@@ -444,7 +450,8 @@ def check_leader_epoch(partition, current_leader_epoch):
 
 
 cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
-    """Return whether the log diverges from the one that the fetcher read, and set from where (KIP-595)."""
+    """Return whether the log diverges from the one that the fetcher read. If so, set the epoch and the offset at which
+    it does (KIP-595)."""
     if wanted.last_fetched_epoch == partition.leader_epoch and partition.end_offset() >= wanted.fetch_offset:
         return False
     epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)

@@ -1,4 +1,4 @@
-"""Types of fetch_response.pyx; the documentation stands there."""
+"""Types of response.pyx, which has the documentation."""
 
 class Buffer: ...
 

@@ -1,7 +1,6 @@
-"""A Fetch response written by hand, in all its versions: bytes, a slice of a file, bytes, a slice, ...
-
-The generic codec is the judge. Partitions of a topic that follow one another stand under one topic; in a session, where
-each is served in its turn, a topic may come more than once, as it does from Apache Kafka.
+"""The writer of Fetch responses in all versions. A response alternates between bytes and slices of files. A test
+compares it with that of the codec. Consecutive partitions of a topic share one topic entry. A session serves partitions
+in turn, so its responses may have several entries for a topic, as those of Apache Kafka do.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -34,13 +33,13 @@ cdef int PREFERRED_REPLICAS = first_version('FetchResponse', 'responses.partitio
 
 @cython.final
 cdef class Buffer:
-    """Bytes that grow; kept from one response to the next unless they grew large."""
+    """A growing buffer. It is reused for the next response unless it has grown large."""
 
     def __dealloc__(self):
         PyMem_Free(self.start)
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL:
-        """Return the place for up to `size` bytes; `wrote` takes their end."""
+        """Return the place for up to `size` bytes. After writing, the caller passes their end to `wrote`."""
         cdef uint8_t *start
         cdef Py_ssize_t capacity
         if self.size + size > self.capacity:
@@ -145,7 +144,7 @@ cdef int64_t response_bytes(list news, int version) except -1:
 
 
 cdef ResponseWriter long_response(list news, int version):
-    """Return the writer of a reply that is written in parts, between which others are written."""
+    """Return the writer of a reply that is written in parts. Other replies may be written in between."""
     cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
     writer.buffer = Buffer()
     writer.version = version
@@ -196,7 +195,7 @@ cdef int put_topic(Buffer buffer, WantedTopic topic, int version, Py_ssize_t par
 
 
 cdef int put_partition(Buffer buffer, WantedPartition wanted, int version) except -1:
-    """A partition up to its records, whose length is the last of it."""
+    """Write a partition up to the length of its records."""
     cdef bytes aborted = wanted.aborted_transactions
     cdef Py_ssize_t aborted_bytes = 0 if aborted is None else PyBytes_GET_SIZE(aborted)
     cdef uint8_t *at = buffer.room(PARTITION_BYTES + 2 * aborted_bytes)
@@ -230,7 +229,8 @@ cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size,
 
 
 cdef int put_partition_tags(Buffer buffer, WantedPartition wanted) except -1:
-    """Tag 0, the diverging epoch, if there is one: size 13, epoch, end offset, and no tags of its own."""
+    """Write tag 0, the diverging epoch, if there is one: its size of 13 bytes, the epoch, the end offset, and an empty
+    tag buffer."""
     cdef uint8_t *at = buffer.room(PARTITION_BYTES)
     if wanted.diverging_epoch == -1 and wanted.diverging_end_offset == -1:
         return buffer.wrote(put_unsigned_varint(at, 0))

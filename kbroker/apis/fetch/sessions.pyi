@@ -1,4 +1,4 @@
-"""Types of fetch_sessions.pyx; the documentation stands there."""
+"""Types of sessions.pyx, which has the documentation."""
 from collections.abc import Generator
 
 from kbroker.apis.serving.waiting import WaitingRoom

@@ -1,14 +1,14 @@
 """Incremental fetch sessions (KIP-227): a session remembers the partitions of a client, so requests and answers can
-leave out those without news.
+leave out those that have not changed.
 
-A session looks only at the partitions that are due: those with something to report. A partition without more is waited
-for, and becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. The due
-ones are served round-robin: a partition that gave records goes to the end.
+A session looks only at the partitions that are due: those with something to report. A partition whose last records were
+sent becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. Due partitions
+are served round-robin: one that gave records moves to the end.
 
 Memory is bounded by MOST_HELD partitions, over all sessions and all fetches that wait. A session that finds no room
 gets the id 0 in its answer, and the client sends full requests, as Apache Kafka's clients do when the cache is full.
-Apache Kafka keeps partitions that do not exist and reports them each time; a session here does so with MOST_UNKNOWN of
-them, and ends with an answer that has more.
+Apache Kafka keeps partitions that do not exist and reports them each time. A session here keeps at most MOST_UNKNOWN of
+them: an answer with more ends the session.
 """
 import random
 from bisect import bisect_left, insort
@@ -59,7 +59,8 @@ cdef class WantedPartition(FetchWaiter):
             self.session.moved(self)
 
     cdef int acknowledged(self) except -1:
-        """Make the partition due for the next fetch of the session. One that waits is woken by the disk."""
+        """Make the partition due for the next fetch of the session. If a fetch of the session waits, the disk wakes it
+        instead."""
         if self.session is not None and self.session.parked is None:
             self.unlink()
             self.session.moved(self)
@@ -78,7 +79,7 @@ cdef class WantedPartition(FetchWaiter):
         return 0
 
     cdef bint has_moved(self) except -1:
-        """Return whether the partition has other bounds than the last look found."""
+        """Return whether the bounds of the partition have changed since the last look."""
         cdef Partition partition = self.partition
         if partition is None or self.error_code != 0:
             return False
@@ -105,13 +106,14 @@ cdef class WantedPartition(FetchWaiter):
 
 @cython.freelist(16)
 cdef class FetchSession:
-    """The partitions of one client, or of one fetch that has no session: then the id is 0."""
+    """The partitions of a client's session. A fetch without a session has one with the id 0."""
 
     def __len__(self):
         return self.size
 
     cdef bint take_over(self, FetchRequest *request, Py_ssize_t count) except -1:
-        """Take over what the request adds, changes and forgets, up to `count` elements. Return whether more is left."""
+        """Add, change and forget the partitions that the request names, up to `count` elements. Return whether more are
+        left."""
         if request.topics_left == NOT_BEGUN:
             request.topics_left = begin_topics(&request.topics)
         for count in range(count, 0, -1):
@@ -197,7 +199,8 @@ cdef class FetchSession:
         return 0
 
     cdef bint take_rights(self, Access access, int64_t generation) except -1:
-        """Remember the rights of a fetch. Return whether quiet partitions may have others than in the last one."""
+        """Remember the rights of a fetch. Return whether they may differ from those of the last fetch for quiet
+        partitions."""
         cdef bint are_other = self.size and (access is not self.access or generation != self.rights_generation)
         self.access = access
         self.rights_generation = generation
@@ -240,9 +243,8 @@ cdef class FetchSession:
         return 0
 
     cdef int forget_all(self) except -1:
-        """Make it a session without partitions; only `topics` holds what it had.
-
-        Its topics and partitions refer to each other, and no collector of garbage runs.
+        """Detach all partitions; only `topics` still holds them. Topics and partitions refer to each other, and the
+        garbage collector does not run.
         """
         self.is_ended = True
         self.parked = None
@@ -276,7 +278,7 @@ cdef class FetchSession:
                 if wanted.session is not None and (wanted.has_news() or not self.is_incremental)]
 
     cdef int postpone_news(self) except -1:
-        """Leave what was found to the next fetch, which looks again."""
+        """Let the next fetch look again for what this fetch has found."""
         cdef WantedPartition wanted
         for wanted in self.due:
             wanted.forget_look()
@@ -287,7 +289,7 @@ cdef class FetchSession:
 
 @cython.freelist(16)
 cdef class News:
-    """The partitions to answer with, in order. The session goes on without those that have nothing more."""
+    """The partitions of an answer, in order. Those without further records are no longer due."""
 
     def __cinit__(self, FetchSession session not None):
         self.session = session
@@ -331,7 +333,8 @@ cdef class News:
 
 
 cdef class FetchSessions:
-    """At most `slots` sessions; a client that finds no room is served without one, which every client accepts."""
+    """All sessions, at most `slots`. A client for which there is no room is served without a session, which every
+    client accepts."""
 
     def __init__(self, Py_ssize_t slots, Clock clock not None, WaitingRoom room not None, LongWork long_work not None):
         self.slots = slots
@@ -353,7 +356,8 @@ cdef class FetchSessions:
                  lambda: MOST_HELD_PARTITIONS, 'fixed')]
 
     cdef FetchSession begin(self, FetchRequest *request):
-        """Return the session of a request, which is to take over the partitions. A fetch without one gets its own.
+        """Return the session that is to take over the partitions of a request. A fetch without a session gets one with
+        the id 0.
 
         Raises KafkaError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -383,7 +387,7 @@ cdef class FetchSessions:
                              f'fetch session {session.session_id} began {began} topic ids')
         parked = session.parked
         if parked is not None:
-            # Another connection went on with the session: what waits for it now belongs to an earlier epoch.
+            # Another connection has continued the session: the request that is parked belongs to an earlier epoch.
             parked.answer_now()
         if session.is_busy:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -391,12 +395,12 @@ cdef class FetchSessions:
         session.is_incremental = True
         session.epoch = session.epoch + 1 if session.epoch < INT32_MAX else 1
         session.used_ms = self.clock.monotonic_ms()
-        # The order of use is the order of the dict: the first is the one to evict.
+        # The dict is in the order of use: its first session is evicted first.
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)
         return session
 
     cdef bint reserve(self, FetchSession session) except -1:
-        """Count the partitions of a session that is to stay in memory. Return False if there is no room for them."""
+        """Count the partitions of a session that is kept in memory. Return False if there is no room for them."""
         cdef Py_ssize_t growth = session.size - session.counted
         if growth > 0 and self.held + growth > MOST_HELD:
             return False
@@ -405,9 +409,8 @@ cdef class FetchSessions:
         return True
 
     cdef int settle(self, FetchSession session, FetchRequest *request, Py_ssize_t unknown) except -1:
-        """Give the session an id, keep it or drop it: the answer to `request` is about to be made.
-
-        `unknown` of its partitions do not exist.
+        """Give the session an id, keep it or drop it, before the answer to `request` is written. `unknown` is the
+        number of its partitions that do not exist.
         """
         cdef bint is_kept = unknown <= MOST_UNKNOWN and session.size <= MOST_NAMED
         if session.session_id == NO_SESSION:
@@ -420,7 +423,7 @@ cdef class FetchSessions:
         return 0
 
     cdef int give_id(self, FetchSession session, FetchRequest *request) except -1:
-        """Make it a session that can be gone on with, if there is room."""
+        """Let later requests continue the session, if there is room for it."""
         cdef int64_t now_ms = self.clock.monotonic_ms()
         cdef Py_ssize_t evicted = 0
         while len(self.sessions) >= self.slots or not self.reserve(session):
@@ -436,10 +439,12 @@ cdef class FetchSessions:
         return 0
 
     cdef bint evict_one(self, Py_ssize_t size, int64_t now_ms) except -1:
-        """Drop a session for one of `size` partitions, by Kafka's rules. Return False if all have to stay.
+        """Drop a session to make room for a new one of `size` partitions, by Kafka's rules. Return False if no session
+        may be dropped.
 
-        The session used longest ago goes if it was not used for EVICTABLE_MS. Otherwise the smallest one goes that was
-        created so long ago, if it is smaller than the new one. Kafka's other rule, for followers, has no case here.
+        The least recently used session is dropped if it was not used for EVICTABLE_MS. Otherwise, the smallest session
+        that was created at least EVICTABLE_MS ago is dropped, if it is smaller than the new one. Kafka's rule for
+        followers does not apply here.
         """
         cdef FetchSession oldest = next(iter(self.sessions.values()), None)
         if oldest is None:
@@ -452,7 +457,7 @@ cdef class FetchSessions:
         return True
 
     cdef int list_by_size(self, FetchSession session, int64_t now_ms) except -1:
-        """Let larger sessions evict this one once it is old enough."""
+        """Register the session by its size, so that larger ones can evict it once it is old enough."""
         if session.size_key is not None:
             if session.size_key[0] == session.size:
                 return 0
@@ -469,7 +474,7 @@ cdef class FetchSessions:
         return 0
 
     cdef int drop(self, FetchSession session) except -1:
-        """End a session. What it holds is released now, or by the fetch that works on it."""
+        """End a session. Its partitions are released now, or later by the fetch that is working on it."""
         self.remove(session)
         if not session.is_busy:
             self.release(session)
@@ -493,7 +498,8 @@ cdef class FetchSessions:
         return 0
 
     cdef int work_on(self, object steps) except -1:
-        """Run the generator of a fetch of many partitions. These take turns as wholes: each takes memory."""
+        """Run the generator of a fetch of many partitions. One such fetch ends before the next one begins, because each
+        takes memory."""
         self.queue.append(steps)
         if len(self.queue) == 1:
             self.long_work.start(self.work_on_queue())

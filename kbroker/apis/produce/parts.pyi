@@ -1,4 +1,4 @@
-"""Types of parts.pyx; the documentation stands there."""
+"""Types of parts.pyx, which has the documentation."""
 
 MAX_PARTITIONS: int
 

@@ -1,6 +1,7 @@
-"""The partitions of a Produce request: their batches as they are read, and what the answer says about them.
+"""The partitions of a Produce request: their batches, and their results for the answer.
 
-Of several batches for one partition, the last counts, and the partition is answered once, as in Kafka.
+If a request has several batches for one partition, the last one counts, and the partition is answered once, as in
+Kafka.
 
 The request is read without a message of objects, which would cost more than the append. The answer is written by hand
 for the same reason, and a test compares its bytes with those of the codec. Its tagged fields name another broker that
@@ -59,7 +60,7 @@ cdef int TOPIC_ID_VERSION = first_version('ProduceResponse', 'responses.topic_id
 
 
 cdef class ProduceParts(Completion):
-    """The topics and partitions of one request, and what its answer says so far."""
+    """The topics and partitions of one request, and their results so far."""
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -147,7 +148,7 @@ cdef class ProduceParts(Completion):
         return end_struct(reader, PARTITIONS)
 
     cdef int grow(self, Py_ssize_t needed) except -1:
-        """Make room for at least `needed` partitions, which the frame has brought."""
+        """Make room for at least `needed` partitions, whose bytes are in the frame."""
         cdef Py_ssize_t room = max(max(needed, <Py_ssize_t>FEWEST_PARTS), 2 * self.parts_room)
         cdef Part *parts = NULL if self.parts == &self.only_part else self.parts
         cdef Part *more = <Part *>PyMem_Realloc(parts, room * sizeof(Part))
@@ -181,7 +182,7 @@ cdef class ProduceParts(Completion):
         return 0
 
     cdef int number_topics(self, int32_t *numbers) except -1:
-        """Give each part a number for its topic, which a request may name several times, too."""
+        """Give each part a number for its topic. A request may name a topic several times, too."""
         cdef dict known = {}
         cdef Py_ssize_t i, part = 0
         cdef int32_t number = 0
@@ -194,9 +195,10 @@ cdef class ProduceParts(Completion):
         return 0
 
     cdef bint mark_repeated(self, const int32_t *topic_numbers, int32_t *slots, uint64_t mask) noexcept:
-        """Mark the parts that have a later one for their partition; return whether there are any.
+        """Mark each part whose partition has a later part. Return whether there are any.
 
-        `slots` is a hash table of part numbers plus one. A client cannot know which partitions collide.
+        `slots` is a hash table of part numbers plus one. Its factor is random, so a client cannot choose partitions
+        that collide.
         """
         cdef Py_ssize_t number, other
         cdef uint64_t slot
@@ -216,7 +218,7 @@ cdef class ProduceParts(Completion):
         return found
 
     cdef int remove_repeated(self) noexcept:
-        """Move the parts together, and the topics that have any left."""
+        """Remove the marked parts, and the topics without other parts."""
         cdef Py_ssize_t i, number = 0, parts_count = 0, topics_count = 0, before
         for i in range(self.topics_count):
             before = parts_count
@@ -340,7 +342,7 @@ cdef inline Py_ssize_t count_bytes(Py_ssize_t count, bint flexible) noexcept:
 
 
 cdef bytes encoded_refusal(error, bint flexible):
-    """Record errors and error message of a refusal, as an answer carries them."""
+    """Return the record errors and the message of a refusal, encoded for the answer."""
     record_errors = getattr(error, 'record_errors', ())
     pieces = [length_of(len(record_errors), flexible, 4)]
     for index, message in record_errors:
@@ -352,7 +354,7 @@ cdef bytes encoded_refusal(error, bint flexible):
 
 
 cdef bytes text_of(str text, bint flexible):
-    """A string, cut where it is longer than a string may be: it may quote a name that long."""
+    """Return a string, encoded. It is cut at the length that a string may have: it may quote a long name."""
     encoded = text.encode('utf-8', 'replace')
     if len(encoded) > LONGEST_STRING_BYTES:
         encoded = encoded[:LONGEST_STRING_BYTES].decode('utf-8', 'ignore').encode()

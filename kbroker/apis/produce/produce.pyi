@@ -1,4 +1,4 @@
-"""Types of produce.pyx; the documentation stands there."""
+"""Types of produce.pyx, which has the documentation."""
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +13,7 @@ WITHOUT_LOG_START_OFFSET: frozenset[ErrorCode]
 
 class Postponed: ...
 
-class ProduceUnderWay(ProduceParts):
+class ProduceInFlight(ProduceParts):
     def inspect_in_slices(self) -> Iterator[None]: ...
     def inspected(self, error: Exception | None, must_ask: bool) -> None: ...
     def append_in_slices(self) -> Iterator[None]: ...

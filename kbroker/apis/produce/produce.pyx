@@ -1,24 +1,28 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
-Per partition: validate the one batch (record/records), check the producer and append (log), then answer: acks=-1 when
-the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's timeout; acks=1 at once, and the
-readers that come after the answer wait for the disk; acks=0 never (a fault closes the connection, which is all that
-such a client can notice). Versions below 3 cannot carry
-batches of magic 2; they are advertised because old librdkafka decides by the lowest version whether the broker is
-usable (KAFKA-18659).
+For each partition, validates the one batch (record/records), checks its producer and appends it (log). The answer
+depends on acks:
 
-Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
-transaction, below it verifies that the client has. The verification guard that the partition gave out before is
-checked again at the append, so that a marker written in between is noticed. A batch of a transaction that another
-client has kept is refused (KIP-939): a partition in which it is open would accept it without asking the coordinator.
+- With -1, it is sent when the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's
+  timeout.
+- With 1, it is sent at once. A fetch that follows waits until the disk has the batch.
+- With 0, there is none. A fault closes the connection, because the client can notice nothing else.
 
-A request that takes long does not hold the loop. Once a tick has no time left, its batches are appended by long work,
-one after the other. A batch that is large, or that expands to many bytes, is validated by a worker first. Meanwhile the
-connection waits, so the order of a producer and that of a partition stay what they are. The frame is kept until the
-last batch is appended.
+Versions below 3 cannot carry batches of magic 2. They are advertised because old librdkafka decides by the lowest
+version whether the broker is usable (KAFKA-18659).
 
-A client may write to each topic for which it has the right, and with a transactional id for which it has the right: a
-request with a transactional batch fails as a whole otherwise.
+Before the append of a transactional batch, the coordinator is asked (KIP-890). From version 12 on, it adds the
+partition to the transaction; in earlier versions, it verifies that the client has added it. The partition gives out a
+verification guard before, and checks it again at the append: so it notices a marker that was written in between. A
+batch of a transaction that another client has kept is refused (KIP-939): a partition in which that transaction is open
+would accept it without asking the coordinator.
+
+A request that takes long does not hold the loop. Once a tick has no time left, long work appends its batches one after
+the other. A worker first validates a batch that is large, or that expands to many bytes. Until then the connection
+waits, so the order of each producer's batches is kept. The frame is kept until the last batch is appended.
+
+A client needs the right to write to each topic, and to its transactional id. Without the latter, a request with a
+transactional batch fails as a whole.
 """
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
@@ -67,10 +71,10 @@ WITHOUT_LOG_START_OFFSET = frozenset({
 
 cdef enum:
     ACKS_ALL = -1
-    VERIFICATION = -1               # the part of a ProduceUnderWay that is not the number of a partition
+    VERIFICATION = -1               # the part of a ProduceInFlight that is not the number of a partition
     ZSTD_VERSION = 7
-    # Requests that wait for the disk are looked at every EXPIRY_INTERVAL_MS of topics/flusher. A request counts as
-    # overdue that much earlier, so that its answer arrives within its timeout.
+    # The flusher checks requests that wait for the disk every EXPIRY_INTERVAL_MS. A request counts as overdue EARLY_MS
+    # before its timeout, so that its answer arrives in time.
     EARLY_MS = 100
     PARTS_INSPECTED_AT_ONCE = 256
     PARTS_INSPECTED_IN_A_SLICE = 16
@@ -93,7 +97,8 @@ PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
 
 @cython.final
 cdef class Postponed:
-    """The batches of a request that outlives the turn of its connection, and what others found out about them."""
+    """The state of a request that continues after the turn of its connection: its bytes, and the results of a worker
+    and of the coordinator."""
     cdef object frame               # what `Connection.keep_frame` returned
     cdef bytearray copies           # of the batches, if the frame cannot be kept
     cdef Validation validation      # of the next part, by a worker
@@ -104,8 +109,8 @@ cdef class Postponed:
 
 
 @cython.final
-cdef class ProduceUnderWay(ProduceParts):
-    """One request at work: how far it is, and how many results are still awaited."""
+cdef class ProduceInFlight(ProduceParts):
+    """A Produce request that is being served: its next batch, and the number of results that it awaits."""
     cdef int64_t overdue_ms         # on the monotonic clock
     cdef Py_ssize_t unanswered
     cdef Py_ssize_t next_part       # the first that is not appended yet
@@ -113,7 +118,7 @@ cdef class ProduceUnderWay(ProduceParts):
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
     cdef Py_ssize_t room_bytes      # the most bytes to which the batches left may expand
     cdef bytearray replacement      # for the next part: what to append instead of its bytes
-    # The right to write to the topic of the parts up to `checked_parts`, and how many topics were checked.
+    # The rights of the client: `is_forbidden` is that of the last topic checked, whose parts end at `checked_parts`.
     cdef Py_ssize_t checked_topics
     cdef Py_ssize_t checked_parts
     cdef bint is_forbidden
@@ -122,7 +127,8 @@ cdef class ProduceUnderWay(ProduceParts):
     # ---- work
 
     cdef int start(self) except -1:
-        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
+        """Find the partition of each batch and inspect the batch. Append at once unless the transaction coordinator
+        must be asked."""
         cdef Py_ssize_t number
         cdef bint must_ask = False
         if self.parts_count > 1:
@@ -140,7 +146,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return self.append_all()
 
     cdef bint is_forbidden_transaction(self) except -1:
-        """Return whether a batch is transactional and the client may not use the transactional id, or gives none."""
+        """Return whether a batch is transactional although the client names no transactional id, or may not use it."""
         cdef Py_ssize_t number
         for number in range(self.parts_count):
             if is_transactional(&self.parts[number]):
@@ -160,7 +166,7 @@ cdef class ProduceUnderWay(ProduceParts):
     cdef int check_right(self, Py_ssize_t number) except -1:
         """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic of a part.
 
-        Parts are checked in order. An id that no topic has is left to the caller.
+        Parts are checked in order. The caller refuses an id that no topic has.
         """
         cdef TopicPart *topic
         while number >= self.checked_parts:
@@ -226,7 +232,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return part.guard != NULL
 
     cdef int refuse_unknown(self) except -1:
-        # The name is left out: it may be long, and a request may have many partitions.
+        # The message leaves the name out: it may be long, and a request may have many partitions.
         if self.version >= TOPIC_ID_VERSION:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, 'no topic has this id')
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the topic does not exist')
@@ -274,7 +280,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return 0
 
     cdef int keep_frame(self) except -1:
-        """Make the batches outlive the turn of the connection, to which the frame belongs."""
+        """Keep the bytes of the batches beyond the turn of the connection, to which the frame belongs."""
         if self.postponed is None:
             self.postponed = Postponed.__new__(Postponed)
             self.write_mode = WRITE_LATER
@@ -284,7 +290,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return 0
 
     cdef int copy_batches(self) except -1:
-        """Copy the batches that are not appended yet. The frame lies in the buffer that all connections share."""
+        """Copy the batches that are not appended yet, out of the buffer that all connections share."""
         cdef Py_ssize_t number, size_bytes = 0
         cdef Part *part
         cdef uint8_t *at
@@ -301,7 +307,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return 0
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        """Take the coordinator's answer, or the end of the wait for the partition with the number `part`."""
+        """Process the coordinator's answer, or the end of the wait for part number `part`."""
         if part == VERIFICATION:
             self.postponed.refusal, self.postponed.refusals = error, result
             return self.append_all()
@@ -316,7 +322,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return self.overdue_ms and monotonic_ms >= self.overdue_ms
 
     cdef int append_all(self) except -1:
-        """Append every batch: now as far as the tick has time, the rest as long work."""
+        """Append every batch: now, as long as the tick has time, and the rest as long work."""
         self.unanswered = 1
         self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
         while self.next_part < self.parts_count:
@@ -327,8 +333,8 @@ cdef class ProduceUnderWay(ProduceParts):
         return self.finish()
 
     cdef bint is_costly(self) noexcept:
-        """Return whether the next batch may cost much more than a small append: it is not the request's only one, or
-        it is compressed, or its log has no files yet."""
+        """Return whether the next append may cost much more than a small one. It may if the request has several
+        batches, if the batch is compressed, or if its log has no files yet."""
         cdef Part *part = &self.parts[0]
         return self.parts_count > 1 or part.is_compressed or (
             part.partition != NULL and not (<Partition>part.partition).is_made())
@@ -356,13 +362,13 @@ cdef class ProduceUnderWay(ProduceParts):
             self.finish()
 
     cdef int give_up(self, error) except -1:
-        """Close the connection: the request has met a bug, and some of its batches may be in the log."""
+        """Close the connection because of a bug: some batches of the request may be in the log already."""
         logger.error('PRODUCE v%d from %s failed', self.version, shown(self.request.client_id), exc_info=error)
         self.request.connection.close('PRODUCE failed')
         return 0
 
     cdef int finish(self) except -1:
-        """Send the reply, unless it waits for the disk or the client wants none: all batches are appended."""
+        """Send the reply after the last append, unless it waits for the disk or the client wants no reply."""
         self.postponed = None
         self.unanswered -= 1
         if self.acks == 0:
@@ -374,7 +380,7 @@ cdef class ProduceUnderWay(ProduceParts):
         else:
             self.overdue_ms = (<Clock?>self.request.node.clock).monotonic_ms() + self.timeout_ms - min(
                 self.timeout_ms // 4, EARLY_MS)
-            # Everything this request does is done, and in order. It only waits for the disk, so the next one may pass.
+            # This request has made all its changes and only waits for the disk, so the next request may pass.
             self.request.let_next_pass()
         return 0
 
@@ -445,7 +451,8 @@ cdef class ProduceUnderWay(ProduceParts):
     cdef int begin_transactional(self, Append *append) except -1:
         """Refuse a batch of a transaction that another client has kept.
 
-        If the transactions of this version share one epoch, name the connection: by it, the log refuses late batches.
+        If the transactions of this version share one epoch, set the id of the connection, by which the log refuses late
+        batches.
         """
         cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
         store.check_not_sealed(append.batch.producer_id, append.batch.producer_epoch)
@@ -460,7 +467,8 @@ cdef class ProduceUnderWay(ProduceParts):
             append.batch.producer_id, append.batch.producer_epoch, append.late_refusal)
 
     cdef bint validate(self, Append *append, ProduceRules rules) except -1:
-        """Validate the next batch, and set `replacement`. Return False if a worker does it, which begins now."""
+        """Validate the next batch, and set `replacement`. Return False if a worker has to validate it, and start that
+        worker."""
         cdef Py_ssize_t room, left
         if self.postponed is not None and self.postponed.validation is not None:
             return self.take_validation(append)
@@ -477,7 +485,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return False
 
     cdef int ask_worker(self, ProduceRules rules) except -1:
-        """Let a worker validate the next batch; then the batches are appended from it on."""
+        """Let a worker validate the next batch. The appends continue with that batch afterwards."""
         cdef Validation validation = Validation.__new__(Validation)
         cdef Part *part = &self.parts[self.next_part]
         self.keep_frame()
@@ -493,7 +501,7 @@ cdef class ProduceUnderWay(ProduceParts):
         return 0
 
     def validated(self, Validation validation, error):
-        """Take what a worker found: None, or the exception that the validation raised."""
+        """Continue after the validation by a worker. `error` is None, or the exception that it raised."""
         self.postponed.validation, self.postponed.validation_error = validation, error
         self.room_bytes += validation.room_bytes
         self.request.start_work(self.append_in_slices(), self.appended)
@@ -517,7 +525,7 @@ cdef bint is_transactional(const Part *part) noexcept:
 
 
 cdef int check_only_batch(const Part *part) except -1:
-    """Raise KafkaError INVALID_RECORD unless a part has one whole batch, of today's format.
+    """Raise KafkaError INVALID_RECORD unless a part has one whole batch of magic 2.
 
     Raises CorruptBatchError for a header that is whole and wrong.
     """
@@ -548,17 +556,17 @@ cdef class ProduceHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
         registry = request.node.topics
-        cdef ProduceUnderWay under_way = ProduceUnderWay.__new__(ProduceUnderWay)
-        under_way.request = request
-        under_way.version = request.version
-        under_way.read(body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
-        under_way.write_mode = WRITE_LATER_BORROWED
-        under_way.room_bytes = REQUEST_ROOM_BYTES
-        return under_way.start()
+        cdef ProduceInFlight in_flight = ProduceInFlight.__new__(ProduceInFlight)
+        in_flight.request = request
+        in_flight.version = request.version
+        in_flight.read(body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        in_flight.write_mode = WRITE_LATER_BORROWED
+        in_flight.room_bytes = REQUEST_ROOM_BYTES
+        return in_flight.start()
 
 
 def error_response(body, code, message, version):
-    """Return the response to a request that failed as a whole. None if it wants no answer: the connection is closed."""
+    """Return the response to a request that failed as a whole. Return None for acks=0: the connection is closed."""
     if body.acks == 0:
         return None
     return ProduceResponse(responses=[

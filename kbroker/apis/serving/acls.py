@@ -1,4 +1,4 @@
-"""Shared by the three APIs on ACLs (KIP-140, KIP-290): filters, and the checks that all three begin with."""
+"""The common part of the three APIs on ACLs (KIP-140, KIP-290): filters, and the checks with which all three begin."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ def check_codes(*codes: int) -> None:
 def matching(authorizer: Authorizer, wanted: AclFilter, pace: Pace, room: ReplyRoom) -> Steps:
     """Return the entries that match a filter. Raises KafkaError INVALID_REQUEST if the answer becomes too long.
 
-    If ACLs change meanwhile, the search begins again, once: on a list of the candidates.
+    If ACLs change during the search, it starts again once, on a copy of the list of candidates.
     """
     generation = authorizer.generation
     found: list[Entry] = []

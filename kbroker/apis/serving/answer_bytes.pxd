@@ -1,11 +1,12 @@
-"""Writers for answers written by hand. A flexible version has compact lengths and tagged fields (KIP-482)."""
+"""Writers of single values, for answers that handlers write without the codec. A flexible version has compact lengths
+and tagged fields (KIP-482)."""
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int32
 
 
 cdef inline uint8_t *put_count(uint8_t *at, Py_ssize_t count, bint flexible) noexcept:
-    """The length of an array or of `records`."""
+    """Write the length of an array or of `records`."""
     if flexible:
         return put_unsigned_varint(at, count + 1)
     write_int32(at, <int32_t>count)

@@ -23,9 +23,9 @@ from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 HIDDEN = '(hidden)'
 LINE_ELEMENTS = 8
-"""A line costs about as much as this many elements of an answer."""
+"""A line of the audit counts as this many elements of an answer."""
 MOST_DETAILS = 100
-"""The configs of one resource that a line shows."""
+"""The most configs of a resource that a line shows."""
 CONFIG_TYPES = {2: 'topic', 4: 'broker', 8: 'broker-logger', 16: 'client-metrics', 32: 'group'}
 MECHANISMS = {1: 'SCRAM-SHA-256', 2: 'SCRAM-SHA-512'}
 
@@ -71,12 +71,13 @@ def _configs_changed(body: Any, answer: Any) -> Changes:
 
 
 def _config_value(config: Any) -> str | None:
-    """Return the value that a config is set to; None if it is deleted."""
+    """Return the value to which a config is set, None if it is deleted."""
     return None if getattr(config, 'config_operation', 0) == 1 else config.value
 
 
 def _values(configs: Iterator[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Return the configs as they may be shown. A name that is not a setting may hold a secret, too."""
+    """Return the configs without secrets. The value of a name that is not a setting is hidden, too: it may be a
+    secret."""
     values: dict[str, str | None] = {}
     for name, value in configs:
         if len(values) == MOST_DETAILS:
@@ -194,9 +195,8 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
 
 
 def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]:
-    """Return a handler that does as `handle`, and writes a line for each change.
-
-    A handler that answers later does so by `Request.reply`, which calls `request.audit_answer`.
+    """Return a handler that calls `handle` and writes a line for each change. If `handle` answers later,
+    `Request.reply` calls `request.audit_answer`.
     """
     def handle_and_audit(request: Any, body: Any) -> Steps:
         if not request.node.audit.is_on:

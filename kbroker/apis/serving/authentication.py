@@ -1,15 +1,15 @@
 """Logins: from the first frame of a connection to its principal (KIP-43, KIP-152, KIP-368).
 
-`security/session` has the states of a connection and `security/mechanism` the exchanges of tokens. Here are the answers
-to SaslHandshake and SaslAuthenticate, and the frames that no state allows. The table FRAMES decides:
+`security/session` has the states of a connection and `security/mechanism` the exchanges of tokens. This module answers
+SaslHandshake and SaslAuthenticate, and treats all other frames by the table FRAMES:
 
 - A frame that is allowed is served. Before the login, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is.
-- Before the tokens and after the end of the session, another frame closes the connection at once, without an answer.
-- Among the tokens, another request is answered with ILLEGAL_SASL_STATE.
+- Before the tokens and after the end of the session, any other frame closes the connection at once, without an answer.
+- Among the tokens, any other request is answered with ILLEGAL_SASL_STATE.
 
-A login that fails ends the connection. The answer and the end are held back for
-`connection.failed.authentication.delay.ms`. Meanwhile the broker serves no other frame of this connection. Other
-connections do not wait.
+A login that fails ends the connection. The broker sends the answer and closes the connection after
+`connection.failed.authentication.delay.ms`. Until then it serves no other frame of this connection. Other connections
+do not wait.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from kbroker.security.surroundings import Background, Submit, Surroundings
 from kbroker.settings.config import Config
 
 MOST_TOKENS = 8
-"""The tokens of one login."""
+"""The most tokens of one login."""
 RENEWAL_PAUSE_MS = 1000
 """The least time between the beginnings of two re-authentications. The first may begin at once."""
 VERSION_WITH_HEADERS = 1
@@ -154,7 +154,8 @@ class Authentication:
                     del self._connections[name]
 
     def _end_sessions(self, records: Sequence[Any]) -> None:
-        """Close the connections of users whose credential changed or went, after the answers under way."""
+        """Close the connections of users whose credential was changed or deleted, once their requests in flight are
+        answered."""
         for record in records:
             if isinstance(record, UserScramCredentialRecord | RemoveUserScramCredentialRecord):
                 for connection in self._connections.get(record.name, ()):
@@ -168,9 +169,9 @@ class Authentication:
         return (credential, None)[record is None]
 
     def check(self, config: Config, _given: Iterable[str]) -> Steps:
-        """Check the logins of a configuration that is not in force yet, as far as they depend on the settings alone.
+        """Check the logins of a configuration that is not in force yet, as far as the settings alone show errors.
 
-        Raises KafkaError INVALID_REQUEST. Places that the settings name, such as a key set, are not read: that may wait
+        Raises KafkaError INVALID_REQUEST. Key sets and other places that the settings name are not read: that may wait
         for the network.
         """
         for before in self.listeners.values():
@@ -181,7 +182,7 @@ class Authentication:
             yield
 
     def _reconfigure(self) -> None:
-        """Put changed settings into force for the next logins. Settings that do not work leave the old ones."""
+        """Use changed settings for the next logins. If they do not work, keep the old ones."""
         for name, before in self.listeners.items():
             try:
                 after = listener_logins(self._node.config, before.listener, self._surroundings, before)
@@ -258,7 +259,7 @@ class Authentication:
     # ---- SaslHandshake
 
     def handshake(self, request: Any, mechanism: str) -> Any:
-        """Return the answer to SaslHandshake, or None if it comes later."""
+        """Return the answer to SaslHandshake, or None if it is sent later."""
         session, now_ms = request.connection.session, self._node.clock.monotonic_ms()
         logins = self.listeners.get(request.connection.listener_name)
         if session is None or logins is None or (session.state == LoginState.LOGGED_IN and (
@@ -301,14 +302,14 @@ class Authentication:
     # ---- tokens
 
     def authenticate(self, request: Any, token: bytes) -> Any:
-        """Return the answer to SaslAuthenticate, or None if it comes later."""
+        """Return the answer to SaslAuthenticate, or None if it is sent later."""
         session = request.connection.session
         if session is None or session.state == LoginState.LOGGED_IN:
             return failure(ErrorCode.ILLEGAL_SASL_STATE, AFTER_LOGIN)
         return self._advance(request, WITH_HEADERS, partial(self._step, session, token))
 
     def take_bare_token(self, request: Any, token: bytes) -> Any:
-        """Return the answer to a token without a header, or None if it comes later or the login failed.
+        """Return the answer to a token without a header, or None if it is sent later or the login failed.
 
         The end of the connection is the only sign of a failure.
         """
@@ -324,7 +325,7 @@ class Authentication:
         return attempt.exchange.step(token)
 
     def _advance(self, request: Any, form: Form, step: Callable[[], bytes | Check]) -> Any:
-        """Do a step of a login. Return the answer in its form, or None if it comes later."""
+        """Do a step of a login. Return the answer in this form, or None if it is sent later."""
         session = request.connection.session
         attempt: Attempt = session.attempt
         try:
@@ -345,7 +346,8 @@ class Authentication:
         return None
 
     def _end_check(self, request: Any, form: Form, result: Any) -> None:
-        """Go on with the login whose token was checked. Its connection has served nothing else meanwhile."""
+        """Continue a login with the result of the check of its token. Its connection has served no other frame
+        since."""
         if isinstance(result, BaseException):
             logger.error('the check of a token failed, so the token is refused', exc_info=result)
         exchange = request.connection.session.attempt.exchange
@@ -389,7 +391,7 @@ class Authentication:
     # ---- failures
 
     def _refuse(self, request: Any, form: Form, error: AuthenticationError) -> None:
-        """End a login whose token, or the check of it, failed."""
+        """End a login whose token was refused, or whose check failed."""
         session = request.connection.session
         attempt: Attempt = session.attempt
         self.failed_logins.note(request.client_host)
@@ -397,11 +399,11 @@ class Authentication:
         self._fail(request, error.reason, None if attempt.exchange is None else form.failure(text), error.claimed_name)
 
     def refuse(self, request: Any, response: Any) -> None:
-        """Answer a request that does not belong among tokens with `response`, and end the connection."""
+        """Answer a request that is not allowed among tokens with `response`, and end the connection."""
         self._fail(request, f'{request.api.key.name} among the tokens of a login', response)
 
     def _fail(self, request: Any, reason: str, response: Any, claimed_name: str | None = None) -> None:
-        """End a login and its connection, after the delay, with `response` unless it is None."""
+        """End a login. After the delay, send `response` unless it is None, and close the connection."""
         connection = request.connection
         session = connection.session
         logger.info('%r: failed %sauthentication: %s', connection, 're-' if session.is_renewing else '', reason)
@@ -445,7 +447,7 @@ BARE = Form(lambda token, _: token, lambda text: None, lambda request, answer: r
 
 
 def load_new(after: ListenerLogins, before: ListenerLogins) -> None:
-    """Load the mechanisms that `before` did not have. May wait for the network."""
+    """Load the mechanisms that `before` did not have. This may wait for the network."""
     for mechanism in after.mechanisms.values():
         if mechanism not in before.mechanisms.values():
             mechanism.load()
@@ -464,5 +466,5 @@ def failure(code: ErrorCode, message: str) -> Any:
 
 
 def kafka_text(principal: Principal) -> str:
-    """Return a principal as this one message of Kafka's writes it."""
+    """Return a principal in the form that Kafka uses only in this message."""
     return f'{principal.type}.{principal.name}'

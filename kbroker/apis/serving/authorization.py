@@ -22,7 +22,7 @@ ACL_TYPE_OF_CONFIG: dict[int, ResourceType] = {
     ConfigType.BROKER_LOGGER: ResourceType.CLUSTER,
     ConfigType.CLIENT_METRICS: ResourceType.CLUSTER,
 }
-"""The type of the resource whose right counts, by the type of a resource with configs."""
+"""The type of the resource whose rights count for the configs of a resource, by the type of the latter."""
 
 
 def require(request: Request, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
@@ -45,8 +45,8 @@ def may_on_cluster(request: Request, operation: Operation, quiet: bool = False) 
 def require_on_config(request: Request, operation: Operation, resource_type: int, name: str) -> None:
     """Raise KafkaError unless the client may do `operation` with the configs of a resource.
 
-    The configs of brokers, of their loggers and of client metrics belong to the cluster. A resource of a type that does
-    not exist is left to the caller.
+    The configs of brokers, of their loggers and of client metrics belong to the cluster. The caller refuses a resource
+    of a type that does not exist.
     """
     if resource_type in ACL_TYPE_OF_CONFIG:
         acl_type = ACL_TYPE_OF_CONFIG[resource_type]

@@ -15,11 +15,12 @@ OPERATIONS_ON = {
     ResourceType.CLUSTER: (Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, *CONFIGS,
                            Operation.IDEMPOTENT_WRITE),
 }
-"""The operations that make sense on a resource, by its type."""
+"""The operations that exist for a resource, by its type."""
 
 
 def decisions_about(resource_type: ResourceType, is_asked: bool = True) -> int:
-    """Return how many elements of work it is to find the operations on a resource; 1 if the client does not ask."""
+    """Return how many elements of work count for the operations on a resource: 1 if the client does not ask for
+    them."""
     return len(OPERATIONS_ON[resource_type]) if is_asked else 1
 
 
@@ -31,7 +32,7 @@ EVERY_BIT = {resource_type: bits(*operations) for resource_type, operations in O
 
 
 def authorized_operations(request: Request, resource_type: ResourceType, name: str) -> int:
-    """Return the bits of the operations that the client may do: without an authorizer, all of them."""
+    """Return the bits of the operations that the client may do. Without an authorizer, it may do all."""
     if request.access is None:
         return EVERY_BIT[resource_type]
     return bits(*(operation for operation in OPERATIONS_ON[resource_type]
@@ -39,7 +40,7 @@ def authorized_operations(request: Request, resource_type: ResourceType, name: s
 
 
 def authorized_cluster_operations(request: Request) -> int:
-    """Return the bits for the cluster: none for a client that may not describe it."""
+    """Return the bits for the cluster: 0 for a client that may not describe it."""
     if not may_on_cluster(request, Operation.DESCRIBE):
         return 0
     return authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -1,4 +1,4 @@
-"""Shared by the three APIs on configs: which resources have one here, and how a change of one takes effect."""
+"""The common part of the three APIs on configs: the resources that have configs, and how changes take effect."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,8 @@ def current(node: Any, resource_type: int, name: str) -> dict[str, str]:
 
 
 def check_resource(node: Any, resource_type: int, name: str) -> None:
-    """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION for a topic, INVALID_REQUEST for another resource not here."""
+    """Raise KafkaError for a resource that this broker does not have: UNKNOWN_TOPIC_OR_PARTITION for a topic,
+    INVALID_REQUEST for any other."""
     if resource_type == ResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the name of a topic expected, found none')
@@ -60,9 +61,10 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
 def change_each(request: Request, body: Any, result_class: Any, wanted_of: WantedOf) -> Steps:
     """Change the resources of a request, in a turn of `metadata.commits.turns`. Return their results.
 
-    The changes of all good resources are durable together, and then take effect. `wanted_of(request, resource, pace)`
-    is a generator that checks the right to alter a resource and returns the whole set of configs that it is to have. It
-    raises KafkaError. So does `change_each`, with POLICY_VIOLATION, for too many resources.
+    The changes of all accepted resources become durable together, and then take effect. `wanted_of(request, resource,
+    pace)` is a generator that checks the right to alter a resource, and returns all configs that it will have. It
+    raises KafkaError for a resource that is refused. `change_each` raises KafkaError POLICY_VIOLATION for too many
+    resources.
     """
     node = request.node
     check_batch_length(len(body.resources), 'resources')
@@ -107,7 +109,7 @@ def refuse_each(body: Any, result_class: Any, code: ErrorCode, message: str) -> 
 
 
 def require_alter(request: Request, resource: Any) -> None:
-    """Raises KafkaError unless the client may alter the configs of the resource."""
+    """Raise KafkaError unless the client may alter the configs of the resource."""
     require_on_config(request, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
 
 

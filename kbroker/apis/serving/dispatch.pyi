@@ -1,4 +1,4 @@
-"""Types of dispatch.pyx; the documentation stands there."""
+"""Types of dispatch.pyx, which has the documentation."""
 from collections.abc import Iterable
 from typing import Any
 

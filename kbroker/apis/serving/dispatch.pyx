@@ -1,7 +1,7 @@
-"""From a frame to the handler of its API and version.
+"""The way of a frame to the handler of its API and version.
 
-The header of a request is read here, once. A frame with a key or version that is not served, or a frame that does not
-parse, closes the connection with one log line: no response could be addressed (Kafka does the same). ApiVersions is the
+The header of a request is read here, once. A frame with a key or version that is not served, or one that does not
+parse, closes the connection with one log line, as in Kafka: the client could not read a response. ApiVersions is the
 exception: an unknown version of it is answered in version 0, so that a newer client can step down.
 
 A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
@@ -45,7 +45,7 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """The server of all frames. Handlers see `node` as `request.node`; `tick` has the deferred writes."""
+    """The server of all frames. Handlers use `node` as `request.node`; `tick` has the deferred appends."""
     cdef object _node
     cdef Tick _tick
     cdef TurnWatch _watch
@@ -117,7 +117,7 @@ cdef class Dispatcher(FrameServer):
         return serve(handler, request, body[0])
 
     cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
-        """Serve a frame of a client whose login is not complete, or expires. An error ends the connection alone."""
+        """Serve a frame of a client whose login is not complete, or expires. An error closes only this connection."""
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at
         cdef bint is_token = session.takes_bare_tokens
@@ -227,7 +227,7 @@ cdef int serve(Handler handler, Request request, Cursor body) except -1:
 
 
 cdef int refuse_among_tokens(authentication, Request request, Cursor *body) except -1:
-    """Answer a request that does not belong among the tokens of a login with the error of its API."""
+    """Answer a request that is not allowed among the tokens of a login with the error response of its API."""
     if body.end - body.at > MOST_REFUSED_BYTES:
         raise ProtocolError('not among the tokens of a login')
     code = ErrorCode.ILLEGAL_SASL_STATE

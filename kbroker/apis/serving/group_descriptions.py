@@ -1,4 +1,4 @@
-"""The common part of ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe."""
+"""The common part of the handlers of ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe."""
 from __future__ import annotations
 
 from collections.abc import Callable

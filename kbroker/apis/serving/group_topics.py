@@ -10,9 +10,9 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MEMBER_ELEMENTS = 4
-"""The description of a member without an assignment costs about as much as this many elements."""
+"""The description of a member without an assignment counts as this many elements."""
 NAMES_AN_ELEMENT = 8
-"""The topic names of a member that cost about as much as an element, sorted and counted."""
+"""So many topic names of a member count as one element: they are sorted and counted."""
 
 
 def member_elements(names: int) -> int:
@@ -21,7 +21,8 @@ def member_elements(names: int) -> int:
 
 
 class GroupTopics:
-    """The topics in one response. `response` is its message class, with an Assignment of TopicPartitions."""
+    """The topics in one response. `response` is its message class, which has the structs Assignment and
+    TopicPartitions."""
 
     def __init__(self, request: Request, response: Any):
         self.pace = Pace()
@@ -31,7 +32,8 @@ class GroupTopics:
         self._may_describe: dict[str, bool] = {}
 
     def assignment(self, partitions: Mapping[bytes, list[int]]) -> Steps:
-        """Return an assignment without deleted topics. Raise TOPIC_AUTHORIZATION_FAILED without a right to one."""
+        """Return an assignment without deleted topics. Raise TOPIC_AUTHORIZATION_FAILED if the client may not describe
+        one of the topics."""
         topics = self._request.node.topics
         found = []
         for topic_id, indexes in partitions.items():

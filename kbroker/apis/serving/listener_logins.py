@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from kbroker.security.principal_mapping import Rules
 
 SMALL_FRAME_BYTES = 64 * 1024
-"""The largest frame before a login, unless `sasl.server.max.receive.size` is set. The largest message, of OAUTHBEARER,
-has 16 KiB."""
+"""The largest frame before a login, unless `sasl.server.max.receive.size` is set. The largest message of a login, that
+of OAUTHBEARER, has 16 KiB."""
 SETTINGS_OF_MECHANISMS = 'sasl.'
 
 logger = logging.getLogger('kbroker.security')
 
 
 class ListenerLogins:
-    """How clients of one listener log in."""
+    """The ways in which clients of a listener log in."""
 
     __slots__ = ('largest_frame_bytes', 'lifetimes_ms', 'listener', 'mechanisms', 'rules', 'texts')
 
@@ -39,14 +39,13 @@ class ListenerLogins:
         self.texts: dict[str, Mapping[str, str]] = {}
         """The settings of each mechanism. They contain secrets."""
         self.largest_frame_bytes = 0
-        """Before the login; 0: as after it."""
+        """The largest frame before the login; 0 for the bound after it."""
 
 
 def listener_logins(config: Config, listener: Listener, surroundings: Surroundings,
                     before: ListenerLogins | None = None) -> ListenerLogins:
-    """Return how clients of a listener log in. Mechanisms of `before` whose settings are the same stay.
-
-    The caller loads and starts the others. Raises ConfigError.
+    """Return how clients of a listener log in. Mechanisms of `before` whose settings are unchanged are reused. The
+    caller loads and starts the other mechanisms. Raises ConfigError.
     """
     settings = config.for_listener(listener.name)
     logins = ListenerLogins(listener)
@@ -72,7 +71,7 @@ def listener_logins(config: Config, listener: Listener, surroundings: Surroundin
 
 
 def check_logins(config: Config) -> None:
-    """Raise the ConfigErrors that a start would raise, as far as they depend on the settings alone."""
+    """Raise the ConfigError that a start would raise, as far as the settings alone show it."""
     clock = Clock()
     background = Background(Timers(clock), lambda job, done: None)
     surroundings = Surroundings(lambda mechanism, name: None, clock, b'', background)

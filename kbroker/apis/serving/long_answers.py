@@ -1,8 +1,8 @@
-"""Answers whose length a client chooses: made in parts, and bounded.
+"""Answers whose length a client chooses. They are created in parts, and bounded.
 
-A handler of such an answer is a generator function. It counts its work with a `Pace` and yields between two parts. It
-answers a name that a request repeats once: the request costs what its distinct names cost. A handler whose answer can
-be much longer than its request counts the answer with a `ReplyRoom`, too.
+A handler of such an answer is a generator function. It counts its work with a `Pace` and yields between two parts. If a
+request repeats a name, the handler answers it once, so the request costs only as much as its distinct names. A handler
+whose answer can be much longer than its request counts the answer with a `ReplyRoom`, too.
 """
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Steps = Generator[None, None, Any]
 """A handler that runs as long work, and returns the response."""
 
 MOST_REPLY_BYTES = 32 * 1024 * 1024
-"""The size of the response messages of one request, after which no further element is described."""
+"""The bound of the memory of one response. Once it is reached, no further element is described."""
 
 LONGEST_WAIT_MS = 30_000
 """The longest that a request waits for the disk or a worker: the default of `request.timeout.ms` in Kafka's clients."""
 
 ELEMENT_BYTES = 128
-"""The memory that one element of a response takes until it is encoded, besides its strings."""
+"""The bytes that an element of a response takes until it is encoded, besides its strings."""
 
 
 class ReplyRoom:
@@ -38,13 +38,14 @@ class ReplyRoom:
         self.left_bytes -= elements * ELEMENT_BYTES + string_bytes
 
     def check(self, code: ErrorCode) -> None:
-        """Raises KafkaError with `code` if the response is full."""
+        """Raise KafkaError with `code` if the response is full."""
         if self.left_bytes <= 0:
             raise KafkaError(code, f'the answer has reached {MOST_REPLY_BYTES} bytes: ask for less at once')
 
 
 def overdue_ms(request: Any, timeout_ms: int = 0) -> int:
-    """Return when a request that begins now has waited long enough, on the monotonic clock. 0: it has no timeout."""
+    """Return the time on the monotonic clock at which a request that begins now is overdue. `timeout_ms` 0 means that
+    the request has no timeout."""
     overdue: int = request.node.clock.monotonic_ms() + min(timeout_ms if timeout_ms > 0 else LONGEST_WAIT_MS,
                                                            LONGEST_WAIT_MS)
     return overdue

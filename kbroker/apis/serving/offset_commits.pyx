@@ -1,4 +1,4 @@
-"""Shared by OffsetCommit and TxnOffsetCommit: the lookup of the partitions that they name."""
+"""The common part of OffsetCommit and TxnOffsetCommit: the lookup of the partitions that they name."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.apis.serving.request cimport Request
@@ -35,9 +35,8 @@ cdef Py_ssize_t count_partitions(groups, str group_id, list topics) except -1:
 
 
 cdef list topics_to_commit(Request request, list topics, bint by_id):
-    """Return each topic of a request as it is hosted, or the ErrorCode with which its offsets are refused.
-
-    A topic may be deleted while the commit waits.
+    """Return for each topic of a request the Topic, or the ErrorCode with which its offsets are refused. The Topic is
+    kept because it may be deleted while the commit waits.
     """
     registry = request.node.topics
     cdef list hosted = []
@@ -61,7 +60,7 @@ cdef list topics_to_commit(Request request, list topics, bint by_id):
 cdef dict offsets_to_commit(list topics, list hosted):
     """Return a NewOffset for each of the partitions that exist, by topic and partition.
 
-    `topics` are those of the request, `hosted` has each of them as it is hosted, or the ErrorCode of its refusal.
+    `topics` are those of the request, `hosted` is the result of `topics_to_commit`.
     """
     cdef dict found = {}
     cdef NewOffset new

@@ -1,4 +1,4 @@
-"""The code for a fenced producer: PRODUCER_FENCED, or INVALID_PRODUCER_EPOCH in versions that do not know it."""
+"""The code for a fenced producer: PRODUCER_FENCED, or INVALID_PRODUCER_EPOCH in versions that do not have that code."""
 from kbroker.base.errors import ErrorCode
 
 

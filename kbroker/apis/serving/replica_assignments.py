@@ -6,13 +6,13 @@ from kbroker.metadata.batches import MAX_RECORDS
 
 
 def check_count(assignments: int) -> None:
-    """Raises KafkaError POLICY_VIOLATION for more partitions than a batch of the metadata log holds."""
+    """Raise KafkaError POLICY_VIOLATION for more partitions than a batch of the metadata log holds."""
     if assignments > MAX_RECORDS:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found {assignments} assignments, expected at most {MAX_RECORDS}')
 
 
 def check_replicas(broker_ids: list[int], node_id: int) -> None:
-    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT unless the one broker of this cluster is assigned, once."""
+    """Raise KafkaError INVALID_REPLICA_ASSIGNMENT unless the list has the one broker of this cluster, once."""
     if broker_ids != [node_id]:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                          f'brokers {broker_ids}, and this cluster has broker {node_id} only')

@@ -48,7 +48,7 @@ cdef class Request:
         return 4 + (self.version >= self.api.answer_tags_from)
 
     cdef inline uint8_t *put_header(self, uint8_t *at) except NULL:
-        """Write the reply's header. Return the position behind it. From here on `throttle_ms` is known."""
+        """Write the reply's header. Return the position behind it. Afterwards, `throttle_ms` is final."""
         if self.meter is not None:
             self.settle()
         write_int32(at, self.correlation_id)

@@ -1,4 +1,4 @@
-"""Types of request.pyx; the documentation stands there."""
+"""Types of request.pyx, which has the documentation."""
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NoReturn
 

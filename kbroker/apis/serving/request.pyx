@@ -1,16 +1,18 @@
-"""A request on its way through the broker, and the declaration of the API that serves it.
+"""A request that the broker serves, and the declaration of its API.
 
 Each file of this room that serves an API declares it as `API`. The declaration says which versions are served and by
 which handler: a Python function that gets the decoded message, or a `Handler` in C that reads the bytes itself.
 
-Requests that take long share the loop as works of `long_work`, which hold a decoded message and a response that grows:
+Requests that take long share the loop as long work (`long_work`). Each holds a decoded message and a growing response,
+so few may run at a time:
 
 - a body of at most SMALL_BYTES is decoded at once, and the first part of its handler runs at once. Four such requests
-  that need more are in progress at a time
-- a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler may be long
+  with further parts are in progress at a time
+- a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler is a
+  generator function
 - a body of more than MEDIUM_BYTES waits for the one place of such bodies
-- a body of more than SMALL_BYTES of an API that `is_slow` waits for the one place of such bodies: it may keep it for
-  seconds, while a worker reads for it
+- a body of more than SMALL_BYTES of an API that `is_slow` waits for the one place of such bodies: it may occupy this
+  place for seconds, while a worker reads files
 """
 import functools
 import logging
@@ -48,8 +50,8 @@ cdef enum:
     # The smallest elements of so many bytes are decoded in about 3 ms.
     AT_ONCE_BYTES = 64 * 1024
     MEDIUM_BYTES = 1024 * 1024
-    # The bound of a frame of every API but Produce. Kafka allows socket.request.max.bytes, but no client comes near:
-    # 100,000 partitions in one request take 2 to 5 MB. To copy more would hold the loop.
+    # The bound of a frame of every API but Produce. Kafka's bound is socket.request.max.bytes, but clients send less:
+    # 100,000 partitions in one request take 2 to 5 MB. Copying a larger frame would hold the loop.
     LARGEST_BYTES = 8 * 1024 * 1024
 
 LONGEST_FRAME_BYTES = LARGEST_BYTES
@@ -62,9 +64,9 @@ logger = logging.getLogger('kbroker.apis')
 cdef class Request:
     """One request of a connection, from its header to its reply.
 
-    A handler calls `reply` (or, in C, `send`) once, at once or later. Until then the connection's next request waits:
-    Kafka's clients rely on that. A handler that has made all effects of its request visible and only waits for the disk
-    calls `let_next_pass`. Replies leave in the order of the requests in any case.
+    A handler calls `reply` (or, in C, `send`) once, now or later. Until then the connection's next request waits,
+    because Kafka's clients rely on that order. A handler calls `let_next_pass` if all effects of its request are
+    visible and it only waits for the disk. Replies leave in the order of the requests in any case.
     """
 
     def __repr__(self):
@@ -99,14 +101,14 @@ cdef class Request:
         return self.node.advertised_address(self.connection.listener_name)
 
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=False) except -1:
-        """Return whether the client may do an operation with a resource; codes as in `security/acl_codes`.
+        """Return whether the client may do an operation with a resource. The codes are those of `security/acl_codes`.
 
-        `quiet`: the answer only decides what the client gets to see, so a denial is no event for the audit.
+        `quiet`: the result only decides which resources the client sees, so a denial is not audited.
         """
         return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
 
     cpdef reply(self, response):
-        """Encode a response and send it: a long one in parts. If the connection has closed, the reply is dropped."""
+        """Encode a response, a long one in parts, and send it. If the connection has closed, drop the reply."""
         cdef Encoding encoding = self.begin_reply(response)
         if not self.write_part(encoding):
             self.start_work(finish_reply(self, encoding, response))
@@ -121,7 +123,7 @@ cdef class Request:
         return begin_encoding(response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
 
     cdef bint write_part(self, Encoding encoding) except -1:
-        """Encode the next part of a reply, and send the reply behind the last one. Return False if more are left."""
+        """Encode the next part of a reply. After the last part, send the reply. Return False if parts are left."""
         try:
             if not encoding.write_part():
                 return False
@@ -140,7 +142,8 @@ cdef class Request:
     # ---- quotas
 
     cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1:
-        """Measure what the request costs. A Produce is recorded now, so that the next one waits if it has to."""
+        """Measure the cost of the request. The bytes of a Produce are recorded now, so that a quota delays the next
+        request."""
         self.meter = meter
         if self.api.key == PRODUCE:
             self.throttle(meter.record_produced(frame_bytes))
@@ -151,20 +154,20 @@ cdef class Request:
         return 0
 
     cdef int begin_part(self) noexcept:
-        """Start the watch: from here on the loop works for this request."""
+        """Start the watch: the loop begins to work for this request."""
         if self.is_timed and self.timed_since_us == 0:
             self.timed_since_us = now_us()
         return 0
 
     cdef int end_part(self) noexcept:
-        """Stop the watch: what follows is not the work of this request, until the next part begins."""
+        """Stop the watch until the next part of this request begins."""
         if self.timed_since_us:
             self.timed_us += now_us() - self.timed_since_us
             self.timed_since_us = 0
         return 0
 
     cdef int settle(self) except -1:
-        """Record what the request has cost: its answer is about to be made."""
+        """Record the cost of the request, before its answer is written."""
         self.record_time()
         if self.mutations is not None:
             self.throttle(self.mutations.throttle_ms)
@@ -187,11 +190,11 @@ cdef class Request:
 
     @property
     def most_fetched_bytes(self):
-        """The most bytes of records that the client's quota allows in all its windows. None: no quota."""
+        """The most bytes of records that the client's quota allows in all its windows, None without a quota."""
         return None if self.meter is None else self.meter.most_fetched_bytes
 
     def charge_fetched(self, int64_t size_bytes):
-        """Record the bytes of an answer that is sent however many they are. The client is throttled afterwards."""
+        """Record the bytes of an answer that is sent whatever its size. The client is throttled afterwards."""
         if self.meter is not None:
             self.throttle(self.meter.record_fetched(size_bytes))
 
@@ -208,11 +211,11 @@ cdef class Request:
     # ---- replies
 
     def is_wanted(self):
-        """Return whether the client still waits for the reply. A request that has not begun is dropped otherwise."""
+        """Return whether the client still waits for the reply. If not, a request that has not begun is dropped."""
         return not getattr(self.connection, 'is_closed', False)
 
     cdef int send(self, object segments) except -1:
-        """Send the encoded reply with its header: bytes, or a list of segments. None if the request gets no reply."""
+        """Send the encoded reply with its header: bytes, a list of segments, or None if the request gets no reply."""
         if self.is_being_served and segments is not None:
             if self.answer is not None:
                 raise ValueError(f'{self.api.key.name} v{self.version} is answered already')
@@ -256,23 +259,23 @@ def timed(Request request not None, steps):
 
 
 cdef class Handler:
-    """Serves some versions of an API from the bytes of the request.
+    """A handler of some versions of an API, which reads the bytes of the request.
 
-    `may_follow_unwritten`: serving needs no file contents that earlier requests of this connection have deferred to the
-    end of the tick.
+    `may_follow_unwritten` is True if the handler does not read files, so appends that earlier requests of the
+    connection have deferred to the end of the tick need not be written first.
     """
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        """Read the body and answer with `request.send`, at once or later.
+        """Read the body and answer with `request.send`, now or later.
 
-        The bytes may be written to. They stay valid until the server's `end_loan`. Raises ProtocolError for a body that
-        does not parse; nothing has happened then.
+        The bytes may be written to. They stay valid until the server's `end_loan`. Raises ProtocolError, without any
+        effect, for a body that does not parse.
         """
         raise NotImplementedError
 
 
 cdef class DecodingHandler(Handler):
-    """Decodes the body with the generic codec and calls `handle(request, body)`.
+    """A handler that decodes the body with the codec and calls `handle(request, body)`.
 
     The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it
     runs as long work, and the value that it returns is the response.
@@ -291,7 +294,7 @@ cdef class DecodingHandler(Handler):
             wait_in_line(request, body_bytes, serve_in_slices(
                 request, self.request_class, self.handle, PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
             return 0
-        # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
+        # Kafka ignores bytes after a request, and librdkafka sends three of them when it asks for all topics.
         message = decode_bytes(self.request_class, body, request.version)
         try:
             response = self.handle(request, message)
@@ -309,7 +312,7 @@ cdef class DecodingHandler(Handler):
 
 
 cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
-    """Run the steps of a request when there is a place for its size."""
+    """Run the steps of a request once a place for its size is free."""
     cdef LongWork long_work = request.node.long_work
     cdef Line line = (long_work.slow_requests if request.api.is_slow
                       else long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests)
@@ -329,7 +332,7 @@ def serve_in_slices(Request request not None, request_class, handle, data):
 
 
 def answering(Request request not None, message, steps):
-    """Send the response to `message` that the generator `steps` returns. None: the handler replies itself."""
+    """Send the response to `message` that the generator `steps` returns. If it returns None, the handler replies."""
     try:
         response = yield from steps
     except ProtocolError as error:
@@ -366,7 +369,7 @@ def finish_reply(Request request not None, Encoding encoding not None, response)
 
 
 cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
-    """Answer with the error of a handler in C, which needs the decoded body."""
+    """Answer with the error of a handler in C. The error response needs the decoded body."""
     cdef Py_ssize_t body_bytes = body.end - body.at
     if body_bytes <= AT_ONCE_BYTES:
         return request.fail(decode_bytes(request.api.request_class, body, request.version), error)
@@ -380,12 +383,12 @@ cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
 
 
 def raise_again(error, _request, _message):
-    """Handle a request by raising the error that it caused before it was decoded."""
+    """Raise the error that a handler in C raised: the handler of a request that was decoded for its error response."""
     raise error
 
 
 cdef class Api:
-    """The declaration of a served API. `ApiVersions` is derived from these.
+    """The declaration of a served API. The handler of ApiVersions reads all declarations.
 
     `handle` is a function for DecodingHandler, a Handler, or a table of both: {(first version, last version): handler}.
     `error_response(body, code, message, version)` builds the reply to a request that failed as a whole; it returns None
@@ -458,6 +461,7 @@ cdef class Api:
 
 @functools.cache
 def up_to(Api api not None, int max_version):
-    """Return the declaration with more versions. Each ApiVersions asks for it, so it is made once."""
+    """Return the declaration with other versions, up to `max_version`. It is cached, because each ApiVersions request
+    asks for it."""
     return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version,
                is_slow=api.is_slow)

@@ -8,7 +8,7 @@ from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int3
 
 cdef enum:
     LONGEST_STRING_BYTES = 32767
-    # The tagged fields of all structs of a request. Clients send none in these.
+    # The most tagged fields of all structs of a request. Clients of today send none.
     MOST_REQUEST_TAGS = 50_000
 
 
@@ -18,7 +18,7 @@ cdef inline int refuse_request(str found) except -1:
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
-    """Return a length, -1 for null, as which Kafka reads each one below 0."""
+    """Return a length, or -1 for null: any length below 0, as in Kafka."""
     if flexible:
         return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
     return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)

@@ -10,7 +10,7 @@ that it needs once, when it is imported:
 For each request it calls `REQUEST.begin`, then pulls every field that it has named, in the order of the table:
 
 - A field that the version lacks yields its default from the table.
-- The fields between, which no module has named, are skipped. So a new field or version needs no edit of a handler.
+- Fields in between that the module has not named are skipped. So a new field or version needs no edit of a handler.
 - `pull_count` begins an array. Its bound is declared in the `Api`.
 - `end_struct` follows the last field of each element, and of the request. It skips the tagged fields, too.
 
@@ -33,7 +33,7 @@ cdef enum:
 
 
 cdef struct FieldStep:
-    # One field in one version; the step behind it ends the structs of its array.
+    # A field in one version. The step behind it in the plan ends the structs of its array.
     bint follows                # its bytes are next, after the field that was pulled before; else `advance` finds out
     bint is_present             # at an end: nothing is left to skip but tagged fields
     bint nullable
@@ -107,7 +107,8 @@ cdef inline bint has_field(const FieldReader *reader, Py_ssize_t field) noexcept
     return step_of(reader, field).is_present
 
 
-# The error values are rare numbers: -1 is frequent, and checking for an error takes time.
+# The functions report an error by a rare number, not by -1, which is frequent: Cython takes time to find out whether
+# such a result is an error.
 
 
 cdef inline bint pull_bool(FieldReader *reader, Py_ssize_t field) except -1:
@@ -172,7 +173,8 @@ cdef inline Py_ssize_t pull_name_or_id(FieldReader *reader, Py_ssize_t name, Py_
 
 
 cdef inline Py_ssize_t pull_records(FieldReader *reader, Py_ssize_t field, const uint8_t **records) except -2:
-    """Set `records` to the bytes of batches. Return their size, -1 for null: then `records` stays."""
+    """Set `records` to the bytes of batches, and return their size. For null, return -1 and leave `records` as it
+    was."""
     cdef const FieldStep *step = step_of(reader, field)
     cdef Py_ssize_t size
     if not step.follows and not advance(reader, step):
@@ -186,7 +188,7 @@ cdef inline Py_ssize_t pull_records(FieldReader *reader, Py_ssize_t field, const
 
 
 cdef inline Py_ssize_t pull_count(FieldReader *reader, Py_ssize_t field) except -1:
-    """Begin an array. Return the number of its elements, for which there are bytes and which are within the bound."""
+    """Begin an array. Return the number of its elements, which the bytes left and the bound of the array allow."""
     cdef const FieldStep *step = step_of(reader, field)
     cdef Py_ssize_t count
     if not step.follows and not advance(reader, step):

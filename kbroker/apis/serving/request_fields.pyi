@@ -1,4 +1,4 @@
-"""Types of request_fields.pyx; the documentation stands in request_fields.pxd."""
+"""Types of request_fields.pyx. Its documentation is in request_fields.pxd."""
 from collections.abc import Mapping
 
 from kbroker.base.errors import ProtocolError

@@ -1,7 +1,8 @@
-"""The plans of the reader of request_fields.pxd, and everything that it does rarely.
+"""The plans of the reader of request_fields.pxd, and its rare work.
 
-`compile` translates the codec's plan of a version into one step for each field of the message. A step of a field that
-is pulled names the fields before it that are not, and the end of each struct those behind its last one.
+`compile` translates the codec's plan of a version into one step for each field of the message. The step of a pulled
+field refers to the fields before it that are skipped. The step that ends a struct refers to the skipped fields after
+the last pulled one.
 """
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -27,7 +28,7 @@ class BoundError(ProtocolError):
 
 
 cpdef RequestFields fields_of(str message_name):
-    """Return the one RequestFields of a message."""
+    """Return the RequestFields of a message. All modules that read this message share it."""
     if message_name not in of_messages:
         of_messages[message_name] = RequestFields(message_name)
     return of_messages[message_name]
@@ -35,7 +36,7 @@ cpdef RequestFields fields_of(str message_name):
 
 @cython.final
 cdef class RequestFields:
-    """The fields of a request that modules in C pull, and how to find them in each version.
+    """The fields of a request that modules in C pull, and the plans by which they are found in each version.
 
     A field has a number, which is the offset of its step in each plan. 0 is the number of the request itself.
     """
@@ -83,7 +84,8 @@ cdef class RequestFields:
         return number
 
     def set_bounds(self, bounds):
-        """Bound the arrays that are pulled: {the name of what is counted: (the most of it, paths of arrays)}."""
+        """Bound the arrays that are pulled. `bounds` is {name of the count: (its bound, paths of arrays)}: the elements
+        of these arrays together have this bound, and errors show the name."""
         if len(bounds) > MOST_BOUNDS:
             raise TypeError(f'{self.message_name}: {len(bounds)} bounds, {MOST_BOUNDS} expected at most')
         self.bounds = [(what, most) for what, (most, *_) in bounds.items()]
@@ -112,7 +114,7 @@ cdef class RequestFields:
         return 0
 
     cdef int compile_struct(self, FieldStep *steps, str path, struct, Plan plan, Py_ssize_t number) except -1:
-        """Set the steps of a struct's fields, and its end, which is behind step `number`."""
+        """Set the steps of a struct's fields, and the step of its end, which follows step `number`."""
         cdef Py_ssize_t i, own, next_step = 0
         cdef FieldStep *field
         cdef FieldStep *end = <FieldStep *>(<char *>steps + number) + 1
@@ -168,7 +170,8 @@ cdef class RequestFields:
 
 
 cdef int skip_steps(FieldStep *field, Plan plan, Py_ssize_t first, Py_ssize_t end) noexcept:
-    """Let the steps of a plan from `first` to `end` be skipped before a field: at once if none varies in size."""
+    """Let a field skip the steps of a plan from `first` to `end`. If their sizes are fixed, they are skipped as one
+    number of bytes."""
     cdef Py_ssize_t i, size = 0
     for i in range(first, end):
         if plan.steps[i].is_array or not fixed_size(plan.steps[i].op):
@@ -183,7 +186,7 @@ cdef int skip_steps(FieldStep *field, Plan plan, Py_ssize_t first, Py_ssize_t en
 
 
 cdef bint advance(FieldReader *reader, const FieldStep *step) except -1:
-    """Skip the fields before the one that is pulled. Return False, without an effect, if the version lacks that."""
+    """Skip the fields before a field that is pulled. Return False, and skip nothing, if the version lacks the field."""
     if not step.is_present:
         return False
     skip_before(reader, step)
@@ -200,7 +203,8 @@ cdef int skip_before(FieldReader *reader, const FieldStep *step) except -1:
 
 
 cdef int end_with_tags(FieldReader *reader, const FieldStep *step) except -1:
-    """Skip the other fields of a struct, then check its tagged fields. Set `tagged` to the bytes of the one pulled."""
+    """Skip the fields left in a struct, then check its tagged fields. Set `tagged` to the bytes of the tagged field
+    that is pulled."""
     skip_before(reader, step)
     if step.compact:
         skip_tagged(&reader.cursor, <Plan>step.plan, &reader.tags_left, step.pulled_tag, &reader.tagged)
@@ -253,7 +257,8 @@ cdef int fixed_size(int op) noexcept:
 
 
 cdef int skip_field(Cursor *cursor, const Step *step, Py_ssize_t *left) except -1:
-    """Skip a field. The request may have `left` more tagged fields and elements of arrays that vary in size."""
+    """Skip a field. `left` is the number of tagged fields, and of elements that vary in size, that may still be
+    skipped."""
     cdef Py_ssize_t count
     cdef int size
     if not step.is_array:
@@ -307,7 +312,8 @@ cdef int skip_struct(Cursor *cursor, Plan plan, Py_ssize_t *left) except -1:
 
 
 cdef int skip_tagged(Cursor *cursor, Plan plan, Py_ssize_t *left, int64_t pulled_tag, Cursor *pulled) except -1:
-    """Skip the tagged fields of a struct, and check those that the plan has. Set `pulled` to the bytes of one."""
+    """Skip the tagged fields of a struct, and check those that the plan has. Set `pulled` to the bytes of the field
+    with `pulled_tag`."""
     cdef uint64_t tag, count = take_unsigned_varint(cursor, 5)
     cdef Py_ssize_t i, size
     cdef Cursor value

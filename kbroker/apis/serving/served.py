@@ -12,13 +12,13 @@ from kbroker.settings.config import Config
 
 
 def apis_under(config: Config) -> list[Api]:
-    """Return every Api by key, with the versions that are served under these settings."""
+    """Return every Api, sorted by key, with the versions that are served under these settings."""
     return [api.under(config) for api in served_apis()]
 
 
 @functools.cache
 def served_apis() -> list[Api]:
-    """Return every declared Api, by key, with the versions that each broker serves."""
+    """Return every declared Api, sorted by key, with the versions that it declares."""
     modules = map(importlib.import_module, sorted(set(_modules_in(apis.__path__[0], apis.__name__))))
     return sorted((module.API for module in modules if hasattr(module, 'API')), key=lambda api: api.key)
 

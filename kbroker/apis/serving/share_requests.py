@@ -22,18 +22,18 @@ from kbroker.topics.partition import Partition
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Any, None, Any]
-"""A part of a request that may wait: what it yields is for `long_work`."""
+"""A generator that does a part of a request and may wait. `long_work` runs it."""
 
 VERSION_WITH_RENEWAL = 2
 RENEW = 4
 MOST_ACKNOWLEDGED = 20_000
-"""The batches and types for a partition in one request: as many as there are records in flight at most."""
+"""The most batches and types for a partition in one request: the largest number of records in flight."""
 MOST_NAMED = 2 * MOST_OF_A_SESSION
-"""The topics and partitions of one request. Each partition of a session may have a topic of its own."""
+"""The most topics and partitions of one request. Each partition of a session may belong to another topic."""
 
 
 def start(request: Request, body: Any, steps: Steps) -> None:
-    """Answer a request with the response that `steps` returns, as long work that may wait."""
+    """Run `steps` as long work that may wait, and answer the request with the response that it returns."""
     request.start_work(_answer(request, body, steps))
 
 
@@ -51,7 +51,7 @@ def _answer(request: Request, body: Any, steps: Steps) -> Steps:
 
 
 def check_count(topics: Iterable[Any]) -> None:
-    """Raises KafkaError INVALID_REQUEST for more than MOST_NAMED topics and partitions."""
+    """Raise KafkaError INVALID_REQUEST for more than MOST_NAMED topics and partitions."""
     count = 0
     for topic in topics:
         count += 1 + len(topic.partitions)
@@ -95,8 +95,8 @@ class PartitionError:
 
 
 class Acknowledgements:
-    """The acknowledgements of one request. `results` has the outcome of each partition that has any, once `wait` is
-    over."""
+    """The acknowledgements of one request. After `wait`, `results` has an outcome for each partition with
+    acknowledgements."""
 
     def __init__(self, request: Request, key: SessionKey, is_renewal: bool):
         self.results: dict[SessionPartition, PartitionError] = {}
@@ -107,7 +107,7 @@ class Acknowledgements:
         self._waits_for: Pause | None = None
 
     def begin(self, topics: Iterable[Any], pace: Pace) -> Steps:
-        """Begin what the request acknowledges of each partition."""
+        """Begin the acknowledgements of each partition of the request."""
         for topic in topics:
             for partition in topic.partitions:
                 if partition.acknowledgement_batches:
@@ -185,7 +185,7 @@ class Acknowledgements:
 
 
 def end_session(request: Request, session: ShareSession) -> Steps:
-    """End a session, and wait until everything that the member holds is free again."""
+    """End a session, and wait until all records that the member holds are released."""
     node = request.node
     node.share_sessions.end(session)
     pause = Pause()

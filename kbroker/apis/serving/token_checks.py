@@ -1,7 +1,7 @@
 """The signatures of bearer tokens, verified on a worker, one at a time.
 
-A check computes for up to milliseconds, mostly with the GIL. The loop submits the next one when it gets the result of
-the last, so between two checks all connections have a turn, however many clients log in.
+A check computes for up to a few milliseconds, mostly with the GIL. The loop submits the next check when it gets the
+result of the last one. So all connections have a turn between two checks, however many clients log in.
 """
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kbroker.security.mechanism import Check
 from kbroker.security.surroundings import Submit
 
 MOST_WAITING = 1_000
-"""The checks that wait for the worker. Each of them holds a token of up to 16 KiB."""
+"""The most checks that wait for the worker. Each of them holds a token of up to 16 KiB."""
 
 Waiting = tuple[Check, Callable[[Any], None], Callable[[], bool]]
 
 
 class TokenChecks:
-    """The line of checks before the worker, in the order in which the tokens came."""
+    """The queue of checks for the worker, in the order in which the tokens arrived."""
 
     def __init__(self, submit: Submit):
         self._submit = submit
@@ -35,9 +35,8 @@ class TokenChecks:
         return [Line('tokens that wait for a check', '', lambda: len(self), lambda: MOST_WAITING, 'more are refused')]
 
     def add(self, check: Check, done: Callable[[Any], None], is_wanted: Callable[[], bool]) -> bool:
-        """Run `check()`, then `done(its result, or its exception)` on the loop, unless `is_wanted` is false by then.
-
-        Return False if too many checks wait: then this one is not run.
+        """Run `check()`, then `done(its result, or its exception)` on the loop, unless `is_wanted()` is false by then.
+        Return False, and do not run the check, if too many checks wait.
         """
         if len(self._waiting) >= MOST_WAITING:
             return False

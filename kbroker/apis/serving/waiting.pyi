@@ -1,4 +1,4 @@
-"""Types of waiting.pyx; the documentation stands there."""
+"""Types of waiting.pyx, which has the documentation."""
 
 class Waiter:
     def look_again(self) -> None: ...

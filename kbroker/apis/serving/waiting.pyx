@@ -1,17 +1,18 @@
-"""Requests that wait for data: woken by partitions, looked at once a tick, dropped with their connection."""
+"""Requests that wait for data. Partitions wake them, a tick lets each look once, and they are dropped with their
+connection."""
 
 
 cdef class Waiter:
     """A parked request."""
 
     cpdef look_again(self):
-        """Answer if there is enough data now: a partition has moved."""
+        """Answer if there is enough data, after a partition has moved."""
 
     cpdef answer_now(self):
-        """Answer with the data that is there: the time is over, or the broker stops."""
+        """Answer with the available data, because the time is over or the broker stops."""
 
     cpdef give_up(self):
-        """Release everything: the connection has closed."""
+        """Release everything, because the connection has closed."""
 
 
 cdef class WaitingRoom:
@@ -25,7 +26,7 @@ cdef class WaitingRoom:
         return len(self.by_connection)
 
     cpdef enter(self, connection_id, Waiter waiter):
-        """Add the waiter of a connection, which has one at most: a connection waits for one answer at a time."""
+        """Add the waiter of a connection. A connection has at most one, because it waits for one answer at a time."""
         self.by_connection[connection_id] = waiter
 
     cpdef leave(self, connection_id):
@@ -50,7 +51,8 @@ cdef class WaitingRoom:
                     waiter.look_again()
 
     def answer_all(self):
-        """Answer all requests with the data that is there: a stop does not wait for data that may never come."""
+        """Answer all requests with the available data: a broker that stops does not wait for data that may never
+        arrive."""
         for waiter in tuple(self.by_connection.values()):
             (<Waiter>waiter).answer_now()
 
