@@ -341,8 +341,10 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def append_in_slices(self):
-        """Append the batches that are left, one in each part. A generator for LongWork; its value is False if a worker has to validate
-        one of them first."""
+        """Append the batches that are left, one in each part. A generator for LongWork.
+
+        Its value is False if a worker has to validate one of them first.
+        """
         yield
         while self.next_part < self.parts_count:
             self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
