@@ -41,11 +41,10 @@ cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept
 
 
 cdef class AbortFilter(BatchFilter):
-    """The aborted transactions of one fetched partition. Its batches must be passed in offset order.
-
-    Transactions ahead are in a min-heap by first offset: a broker sends them in the order of their markers, and a
-    consumer that stops early has not paid for a full sort. If `is_committed_only` is false, aborted data is shown
-    too, and `outcome_of` identifies it.
+    """The aborted transactions of one fetched partition. The caller must pass the batches in offset order. Transactions
+    that begin later are in a min-heap by first offset. A broker sends transactions in the order of their markers, and a
+    heap spares a consumer that stops early the full sort. If `is_committed_only` is false, aborted data is shown too,
+    and `outcome_of` identifies it.
     """
     cdef Aborted *heap
     cdef Py_ssize_t count
@@ -79,9 +78,10 @@ cdef class AbortFilter(BatchFilter):
         return 0
 
     def admits(self, BatchHeader header not None, batch):
-        """Return whether a consumer delivers the records of `batch`, which has this header; False for control batches.
+        """Return whether a consumer delivers the records of `batch`, whose header is `header`. Return False for control
+        batches.
 
-        Raises CorruptBatchError for a control batch whose first record is malformed.
+        Raise CorruptBatchError for a control batch whose first record is malformed.
         """
         cdef Py_buffer view
         cdef BatchFields fields
@@ -107,14 +107,16 @@ cdef class AbortFilter(BatchFilter):
         return not self.is_committed_only or self.outcome_of(fields) != ABORTED
 
     cdef Outcome outcome_of(self, const BatchFields *fields) except *:
-        """Return the outcome of the last batch passed to `admits`. A broker sends no open transactions here."""
+        """Return the outcome of the last batch passed to `admits`. The outcome is never that of an open transaction,
+        because a broker sends none."""
         if not fields.attributes & TRANSACTIONAL_BIT:
             return NO_TRANSACTION
         return ABORTED if self.aborting and fields.producer_id in self.aborting else COMMITTED
 
 
 cdef bint is_abort_marker(const uint8_t *batch, int64_t size_bytes) except -1:
-    """Return whether a control batch, which is never compressed, is an ABORT marker. Reads only its first key."""
+    """Return whether a control batch is an ABORT marker. Read only its first key. A control batch is never
+    compressed."""
     cdef Cursor cursor
     cdef const uint8_t *key
     cursor.at = batch

@@ -1,4 +1,4 @@
-"""Columns for other libraries and from them, through Arrow's C data interface.
+"""Passes columns to other libraries, and reads columns of other libraries, through Arrow's C data interface.
 
 Nothing is copied, and pyarrow is not imported.
 """
@@ -63,7 +63,7 @@ cdef tuple binary_capsules(Py_ssize_t count, Py_ssize_t nulls, const void *valid
 
 
 cdef class ArrowColumn:
-    """An array of another library, whole or in chunks. `format` is the text that names its type."""
+    """An array of another library, as one piece or in chunks. `format` is the text that names its type."""
 
     def __cinit__(self, source):
         if hasattr(source, '__arrow_c_array__'):

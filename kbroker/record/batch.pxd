@@ -108,7 +108,8 @@ cdef inline int64_t batch_last_offset(const BatchFields *fields) noexcept nogil:
 
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
-    """Return the sequence `steps` later. Sequences are in 0..2^31-1 and wrap to 0; -1 (none) stays -1."""
+    """Return the sequence that is `steps` after `sequence`. Sequences are in 0..2^31-1 and wrap to 0. A sequence of -1,
+    which means none, stays -1."""
     if sequence < 0:
         return -1
     return <int32_t>((<int64_t>sequence + steps) & 0x7fffffff)

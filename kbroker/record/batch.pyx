@@ -21,7 +21,7 @@ cdef enum:
 
 
 class CorruptBatchError(KafkaError):
-    """The bytes are not a valid batch: CORRUPT_MESSAGE."""
+    """CORRUPT_MESSAGE: the bytes are not a valid batch."""
 
     def __init__(self, message: str):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
@@ -123,7 +123,7 @@ cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size_bytes) noexcept:
 
 
 cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1:
-    """Raise CorruptBatchError unless the whole batch lies in `available` bytes and matches its checksum."""
+    """Raise CorruptBatchError unless `available` bytes hold the whole batch, and it matches its checksum."""
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef uint32_t computed
     if size_bytes > available:
@@ -147,7 +147,7 @@ cdef int read_fields(const Py_buffer *view, Py_ssize_t position, BatchFields *fi
 def read_header(data, Py_ssize_t position=0):
     """Return the header of the batch at `position`. The batch may be incomplete, and its CRC is not checked.
 
-    Raises CorruptBatchError: fewer than 61 bytes, a magic other than 2, or a batch length below 49.
+    Raise CorruptBatchError for fewer than 61 bytes, a magic other than 2, or a batch length below 49.
     """
     cdef Py_buffer view
     cdef BatchFields fields
@@ -196,7 +196,8 @@ def iter_batches(data):
 
 
 cdef tuple as_row(record, int64_t base_offset, int64_t next_delta):
-    """Return (offset delta, timestamp, key, value, headers) of a Record or (timestamp_ms, key, value[, headers])."""
+    """Return (offset delta, timestamp, key, value, headers) of a record, which is a Record or a tuple (timestamp_ms,
+    key, value[, headers])."""
     cdef int64_t delta = next_delta
     if type(record) is tuple and len(<tuple>record) == 3:
         timestamp_ms, key, value = <tuple>record
@@ -224,7 +225,8 @@ cdef list as_rows(records, int64_t base_offset):
 
 
 cdef object last_delta_of(list rows, asked):
-    """Return the last offset delta of the batch: `asked`, which must cover all records, or the last record's."""
+    """Return the last offset delta of the batch. It is `asked`, which must not be below the last record's, or else the
+    last record's."""
     if not rows:
         if asked is None:
             raise ValueError('a batch without records needs a last_offset_delta')
@@ -241,12 +243,12 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
                  max_timestamp_ms=None, last_offset_delta=None):
     """Encode one batch as a bytearray.
 
-    `records`: Record objects, whose offsets may leave gaps (an offset of -1 means the next), or
-    (timestamp_ms, key, value[, headers]) tuples at consecutive offsets. Without records, the batch is the husk in which
-    compaction keeps a producer's sequence: uncompressed, base timestamp -1; `last_offset_delta` must be given.
-    `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest, `last_offset_delta` to the
-    last record's.
-    Raises ValueError if offsets do not ascend from `base_offset`, or if `last_offset_delta` is before the last record.
+    `records` are Record objects, whose offsets may leave gaps (an offset of -1 means the next offset), or tuples
+    (timestamp_ms, key, value[, headers]) at consecutive offsets. Without records, the batch is a husk, in which
+    compaction keeps a producer's sequence. A husk is uncompressed, its base timestamp is -1, and `last_offset_delta`
+    must be given. `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest,
+    `last_offset_delta` to the last record's. Raises ValueError if offsets do not ascend from `base_offset`, or if
+    `last_offset_delta` is before the last record.
     """
     cdef RecordWriter writer = RecordWriter(HEADER_BYTES)
     cdef list rows = as_rows(records, base_offset)
@@ -290,7 +292,7 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
 
 
 cdef class BatchEncoder:
-    """A batch that is encoded record by record, so that a long one is no long work at its end.
+    """A batch that is encoded record by record, so that `finish` is short work even for a long batch.
 
     Its records have values only, and one timestamp. It has no producer and no compression.
     """
@@ -312,7 +314,7 @@ cdef class BatchEncoder:
         self.records_count += 1
 
     def finish(self, *, int64_t base_offset, int32_t partition_leader_epoch):
-        """Return the batch as a bytearray; nothing may be added afterwards. Raises ValueError without a record."""
+        """Return the batch as a bytearray. Nothing may be added afterwards. Raise ValueError if there is no record."""
         cdef BatchFields fields
         cdef bytearray batch
         if not self.records_count:
@@ -332,7 +334,7 @@ cdef class BatchEncoder:
 
 
 cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-    """Write length, header and CRC before the records, which must be in place."""
+    """Write the header in front of the records, including length and CRC. The records must be in place."""
     if size_bytes - LOG_OVERHEAD_BYTES > 0x7fffffff:
         raise ValueError(f'found a batch of {size_bytes} bytes, expected less than 2 GiB')
     write_int64(at, fields.base_offset)
@@ -376,9 +378,10 @@ def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
 
 
 cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
-    """Read the record of a control batch. Other control types, and batches that compaction emptied, are NO_MARKER.
+    """Read the record of a control batch. Return NO_MARKER for other control types, and for a batch that compaction
+    emptied.
 
-    Raises CorruptBatchError when the record reaches beyond the batch.
+    Raise CorruptBatchError if the record extends beyond the batch.
     """
     marker.kind = NO_MARKER
     if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:

@@ -1,8 +1,9 @@
-"""Decides for each batch, by itself, whether a reader sees it, without the running state of a consumer.
+"""Decides whether a reader sees a batch, independent of the batches before it.
 
-Below the last stable offset, the outcome of a batch depends only on its producer id and base offset. A producer has
-one open transaction per partition at a time, so the ranges [first offset, marker's offset] of its aborted ones do not
-overlap (KIP-98). Therefore any run of batches can be read by itself, even if transactions extend beyond it.
+Below the last stable offset, the outcome of a batch depends only on its producer id and base offset. A producer has one
+open transaction per partition at a time, so the ranges [first offset, marker's offset] of its aborted transactions do
+not overlap (KIP-98). Therefore any run of batches can be read without the batches around it, even if transactions
+extend beyond the run.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
@@ -11,7 +12,7 @@ from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, B
 
 
 cdef class BatchFilter:
-    """Shows all data batches: read_uncommitted."""
+    """The filter of read_uncommitted, which shows all data batches."""
 
     cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
         return not fields.attributes & CONTROL_BIT
@@ -23,9 +24,9 @@ cdef class BatchFilter:
 cdef class TransactionRanges(BatchFilter):
     """The aborted transactions of a partition, with both of their ends, and the open ones.
 
-    `aborted`: (producer id, first offset, offset of the marker). `open`: producer id to first offset. With
-    `is_committed_only`, batches of aborted and open transactions are hidden; else they are shown, and `outcome_of`
-    identifies them. Raises ValueError if two ranges of one producer overlap.
+    `aborted` has (producer id, first offset, offset of the marker) tuples, and `open` maps producer ids to first
+    offsets. With `is_committed_only`, batches of aborted and open transactions are hidden. Otherwise they are shown,
+    and `outcome_of` identifies them. Raise ValueError if two ranges of one producer overlap.
     """
 
     def __init__(self, aborted, open=None, *, bint is_committed_only=True):
@@ -76,7 +77,7 @@ cdef bytes packed(producer_id, list ranges):
 
 
 cdef bint holds(bytes ranges, int64_t offset) noexcept:
-    """Return whether a range contains `offset`, by a search for the last range that begins at or below it."""
+    """Return whether a range contains `offset`. Search for the last range that begins at or below `offset`."""
     cdef const Range *rows = <const Range *>PyBytes_AS_STRING(ranges)
     cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ranges) // <Py_ssize_t>sizeof(Range), middle
     while low < high:

@@ -1,8 +1,8 @@
 """Decodes batches to columns in the memory layout of Apache Arrow, without an object per record.
 
 Validity is a bitmap, least significant bit first; strings and bytes are int32 offsets and one run of bytes; all
-integers are in native byte order. Batches hidden by the filter are never decompressed; unrequested columns are never
-copied.
+integers are in native byte order. Batches that the filter hides are never decompressed, and columns that the caller
+does not request are never copied.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -33,7 +33,7 @@ from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch',
            'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
 RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'sequence', 'leader_epoch')
-"""The columns that make records."""
+"""The columns that `RecordColumns.records` needs."""
 WIDE = frozenset(('offset', 'timestamp', 'producer_id', 'batch_base_offset'))
 """The columns of int64. All other integers are int32."""
 
@@ -113,9 +113,11 @@ cdef class Buffer:
 
 
 cdef Buffer buffer_like(Buffer other):
-    """Return an empty buffer with the capacity of `other`, never none: Arrow rejects null pointers.
+    """Return an empty buffer with the capacity of `other`, or of at least one byte, because Arrow rejects null
+    pointers.
 
-    Reuses the predecessor of `other` if nothing else refers to it: new memory costs more than the data written to it.
+    Reuse the predecessor of `other` if nothing else refers to it. Allocating memory costs more than writing the data to
+    it.
     """
     cdef Buffer buffer = None if other is None else other.previous
     if buffer is not None and Py_REFCNT(buffer) == 2:  # `buffer` and `other.previous`
@@ -130,14 +132,14 @@ cdef Buffer buffer_like(Buffer other):
 
 
 cdef class Column:
-    """A column of a ColumnDecoder, without rows at first."""
+    """A column of a ColumnDecoder."""
 
     cdef Column successor(self):
         """Return an empty column of the same kind, which may reuse memory that nothing else refers to."""
         raise NotImplementedError
 
     cdef int reserve(self, Py_ssize_t more, Py_ssize_t size_bytes) except -1 nogil:
-        """Make room for `more` rows, whose values have `size_bytes` together at most."""
+        """Make room for `more` rows. Together their values have at most `size_bytes`."""
         return 0
 
     cdef int cut(self, Py_ssize_t rows) except -1:
@@ -224,7 +226,7 @@ cdef class BatchIntegers(Column):
 cdef class Blobs(Column):
     """A nullable column of bytes: a sequence of bytes or None, which is also an Arrow array.
 
-    `data` holds the values one after another, and `ends` where they end: 0, then the end of each value, as int32.
+    `data` holds the values one after another. `ends` holds int32 positions in `data`: 0, then the end of each value.
     """
     cdef Buffer validity
     cdef readonly Buffer ends
@@ -310,7 +312,7 @@ Sequence.register(Blobs)
 
 @cython.final
 cdef class Headers(Column):
-    """A column with the headers of each record. `ends` counts them as `Blobs.ends` counts bytes."""
+    """A column with the headers of each record. `ends` holds 0, then the number of headers up to each record."""
     cdef Buffer validity
     cdef Buffer ends
     cdef Blobs keys
@@ -391,7 +393,7 @@ cdef Buffer buffer_of(Integers column):
 cdef class ColumnDecoder:
     """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
 
-    `columns` names the requested ones (of COLUMNS). A batch is never split, so the result of `take` may exceed both
+    `columns` names the requested columns, from COLUMNS. A batch is never split, so the result of `take` may exceed both
     limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in milliseconds, as in the log.
     """
     cdef dict columns                   # a Column each, by name
@@ -427,7 +429,7 @@ cdef class ColumnDecoder:
         self.start_over()
 
     cdef int start_over(self) except -1:
-        """Continue in new columns: the caller has the old ones."""
+        """Continue in new columns, because the caller owns the old ones."""
         cdef Column column
         self.rows = 0
         self.is_taken = False
@@ -466,9 +468,10 @@ cdef class ColumnDecoder:
              int64_t end_offset=0x7fffffffffffffff):
         """Add the records in [start_offset, end_offset) of whole batches from `position` on, until full.
 
-        Returns the position after the last batch read. There the next batch begins or is incomplete, or the decoder
-        is full, or `end_offset` is reached (then `next_offset` is at least that). Raises CorruptBatchError with
-        the offset of a damaged batch: nothing of it is kept, and everything decoded before it can still be taken.
+        Return the position after the last batch read. Reading stops there because the next batch is incomplete, the
+        decoder is full, or `end_offset` is reached (then `next_offset` is at least that). Raise CorruptBatchError with
+        the offset of a damaged batch. No record of that batch is kept, and everything decoded before it can still be
+        taken.
         """
         cdef Py_buffer view
         cdef BatchFields fields
@@ -478,7 +481,7 @@ cdef class ColumnDecoder:
             self.start_over()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            # After the requested end there may be an unfinished write.
+            # Do not read beyond the requested end: there may be an unfinished write.
             while not self.full() and self.next_offset < end_offset and view.len - position >= HEADER_BYTES:
                 at = <const uint8_t *>view.buf + position
                 self.position = position
@@ -544,7 +547,8 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int make_room(self, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-        """Reserve rows. A record has at least 7 bytes and a header 2, so a larger count is rejected."""
+        """Make room for the rows of a batch. Reject more records than the bytes can hold: a record has at least 7
+        bytes."""
         cdef Py_ssize_t rows = fields.records_count
         cdef Column column
         if rows > size_bytes // 7:
@@ -558,7 +562,7 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int cut(self, Py_ssize_t rows) except -1:
-        """Keep the first `rows` rows, dropping the decoded part of a damaged batch."""
+        """Keep the first `rows` rows, and drop the decoded part of a damaged batch."""
         cdef Column column
         self.rows = rows
         for column in self.all:
@@ -593,9 +597,9 @@ cdef class ColumnDecoder:
     def take(self):
         """Return the rows since the last call: (row count, {column: its buffers}).
 
-        Buffers of `key` and `value`: (count, nulls, validity or None, int32 offsets, data). Of `headers`: (validity,
-        int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as in Spark. All
-        others have one buffer: int64 for offset, timestamp, producer_id, batch_base_offset; else int32.
+        The buffers of `key` and `value` are (count, nulls, validity or None, int32 offsets, data). Those of `headers`
+        are (validity, int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as
+        in Spark. Every other column has one buffer, of int64 for the columns in WIDE and of int32 for the rest.
         """
         cdef dict found = {}
         cdef Py_ssize_t rows
@@ -611,9 +615,9 @@ cdef class ColumnDecoder:
 
 
 cdef class RecordColumns:
-    """The rows of one `take` of a decoder: keys and values, offsets and timestamps. `records` makes objects of them.
+    """The rows of one `take` of a decoder: keys, values, offsets and timestamps. `records` creates objects from them.
 
-    The decoder has RECORD_COLUMNS. `offsets` and `timestamps` are views of int64.
+    The decoder must have RECORD_COLUMNS. `offsets` and `timestamps` are views of int64.
     """
     cdef readonly Blobs keys
     cdef readonly Blobs values

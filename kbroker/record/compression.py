@@ -1,9 +1,9 @@
-"""The five codecs of a batch, in the framings that Kafka's Java client writes.
+"""Compresses and decompresses the records of a batch in five codecs, with the framings that Kafka's Java client writes.
 
 gzip: one or more members. snappy: the block framing of snappy-java ("xerial"); raw snappy is read too, as
 snappy-java does. lz4: one or more LZ4 frames, written with independent 64 KiB blocks. zstd: one or more frames.
 
-The libraries are imported on first use: a broker without compressed topics starts without them.
+The libraries are imported on first use, so a broker without compressed topics starts without them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Compression(enum.IntEnum):
     ZSTD = 4
 
 
-# Kafka's default of compression.lz4.level. In its Java library this level selects the fast compressor and any other
-# level the high-compression one (KIP-390), so 9 is not level 9.
+# Kafka's default of compression.lz4.level. In Kafka's Java library this level selects the fast compressor, and any
+# other level selects the high-compression one (KIP-390). So it does not mean level 9 of LZ4.
 DEFAULT_LZ4_LEVEL = 9
 DEFAULT_ZSTD_LEVEL = 3
 DEFAULT_GZIP_LEVEL = -1
@@ -56,7 +56,7 @@ _INPUT_BYTES = 64 * 1024  # for one call: the libraries copy the input that a ca
 
 
 class ExpansionError(KafkaError):
-    """A compressed block that expands to more bytes than allowed: MESSAGE_TOO_LARGE."""
+    """MESSAGE_TOO_LARGE: a compressed block expands to more bytes than allowed."""
 
     def __init__(self, max_bytes: int):
         super().__init__(
@@ -66,17 +66,17 @@ class ExpansionError(KafkaError):
 
 
 class Output(Protocol):
-    """Takes the output of a decompressor, piece by piece."""
+    """The receiver of a decompressor's output, which arrives piece by piece."""
 
     def expect(self, size_bytes: int) -> None:
         """Raise ExpansionError unless there is room for this many bytes more."""
 
     def add(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises ExpansionError."""
+        """Add the next bytes. Raise ExpansionError if there is no room for them."""
 
 
 class _Pieces:
-    """An Output that ends as `bytes`."""
+    """An Output that joins its pieces to `bytes`."""
 
     def __init__(self, max_bytes: int):
         self.pieces: list[bytes] = []
@@ -100,7 +100,7 @@ class _Pieces:
 def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> bytes | memoryview:
     """Compress `data` to one block of `codec`.
 
-    `level`: as in Kafka's `compression.*.level`; None is the codec's default; snappy has none.
+    `level` has the meaning of Kafka's `compression.*.level`, and None is the codec's default. Snappy has no level.
     """
     return _COMPRESS[Compression(codec)](data, level)
 
@@ -108,9 +108,9 @@ def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> 
 def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
     """Decompress a block of `codec`.
 
-    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for a codec above 4; CORRUPT_MESSAGE for data that the codec cannot
-    have written; ExpansionError (MESSAGE_TOO_LARGE) for more than `max_bytes` of output. At most that, plus one step of
-    the library, is held in memory.
+    Raise KafkaError UNSUPPORTED_COMPRESSION_TYPE for a codec above 4, and CORRUPT_MESSAGE for data that the codec
+    cannot have written. Raise ExpansionError (MESSAGE_TOO_LARGE) for more than `max_bytes` of output. The memory holds
+    at most that many bytes, plus one step of the library.
     """
     at_once = _AT_ONCE.get(codec)
     if at_once is not None:
@@ -125,7 +125,7 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
 def decompress_to(codec: int, data: memoryview, output: Output) -> None:
     """Decompress a block of `codec` into `output`, in pieces. Raises as `decompress`.
 
-    Nearly all of the time the libraries work without the GIL, so a worker thread can call this.
+    The libraries hold the GIL only for a small part of the time, so a worker thread can call this.
     """
     try:
         expand = _DECOMPRESS[codec]
@@ -247,10 +247,11 @@ def _compress_lz4(data: bytes | memoryview, level: int | None) -> bytes:
 
 
 class _Lz4OfThread(threading.local):
-    """A decompressor for each thread: creating one costs as much as a small batch, and sharing is not safe.
+    """A decompressor for each thread. Creating one costs as much as decompressing a small batch, and threads cannot
+    share one.
 
-    After a frame that did not end, `renew` takes another one. The library's reset keeps the content size of that frame,
-    and then refuses each later frame that states none.
+    After a frame that did not end, `renew` creates a new decompressor. The library's reset would keep the content size
+    of that frame, and refuse each later frame that states none.
     """
 
     def __init__(self) -> None:
@@ -270,7 +271,7 @@ def _lz4() -> _Lz4OfThread:
 
 
 def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
-    """Decompress a single frame of ordinary size. Returns None for other or damaged data."""
+    """Decompress a single frame of ordinary size. Return None for any other data, and for damaged data."""
     of_thread = _lz4()
     whole: bytes
     try:
@@ -312,7 +313,8 @@ def _compress_zstd(data: bytes | memoryview, level: int | None) -> bytes:
 
 
 class _ZstdOfThread(threading.local):
-    """A decompressor for each thread: creating one costs more than a small batch, and sharing is not safe."""
+    """A decompressor for each thread. Creating one costs more than decompressing a small batch, and threads cannot
+    share one."""
 
     def __init__(self) -> None:
         import zstandard
@@ -331,16 +333,17 @@ def _zstd() -> _ZstdOfThread:
 def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
     """Decompress one frame in a single call, into a buffer of its stated size or of the largest possible size.
 
-    Returns None for several frames, a frame that expands more than 64 times or above `max_bytes`, or a damaged one.
+    Return None for several frames, for a damaged frame, and for one that expands more than 64 times or above
+    `max_bytes`.
     """
     of_thread = _zstd()
     most_bytes = min(max_bytes, _ZSTD_AT_ONCE_EXPANSION * len(data))
     try:
         parameters = of_thread.parameters(data)
-        # The library does not check a content size of 0, or an unstated one, as it checks others.
+        # The library checks a stated content size, unless it is 0.
         if 0 < parameters.content_size <= most_bytes:
             whole: bytes = of_thread.decompressor.decompress(data, allow_extra_data=False)
-            # Older libraries return nothing for a frame to skip, whose size they take for that of its content.
+            # Older libraries return b'' for a skippable frame: they read its size as the size of its content.
             return whole if len(whole) == parameters.content_size else None
         if parameters.content_size == _ZSTD_SIZE_NOT_STATED:
             most_bytes = min(most_bytes, _zstd_most_bytes(data, of_thread.header_size(data), parameters.has_checksum))
@@ -353,7 +356,8 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool) -> int:
-    """Return the most bytes that the blocks from `position` on can hold; 0 unless they end exactly with `data`."""
+    """Return the most bytes that the blocks from `position` on can expand to. Return 0 unless they end exactly with
+    `data`."""
     view = memoryview(data)
     found = 0
     is_last = False
@@ -370,7 +374,7 @@ def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool
 def _decompress_zstd(data: memoryview, output: Output) -> None:
     """Decompress in steps of whole blocks, each of which expands to at most 128 KiB.
 
-    The library limits the output of one call only by its input, of which four bytes may expand to a whole block.
+    The output of one call is limited only by its input, and four bytes of input may expand to a whole block.
     """
     position = 0
     while position < len(data):
@@ -391,7 +395,7 @@ def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> i
     try:
         parameters = of_thread.parameters(data[position:])
         end = position + of_thread.header_size(data[position:])
-        # A decompressor keeps its window for the next frame.
+        # A decompressor keeps the memory of its window for the next frame.
         is_large = parameters.window_size > _ZSTD_LARGE_WINDOW_BYTES
         frame = (zstandard.ZstdDecompressor() if is_large else of_thread.decompressor).decompressobj()
         is_last = False
@@ -415,10 +419,10 @@ def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> i
 
 
 def _zstd_block(data: memoryview, position: int) -> tuple[int, int, bool]:
-    """Return kind and size of the block at `position`, and whether it is the last of its frame.
+    """Return the kind and the size of the block at `position`, and whether it is the last block of its frame.
 
-    A block has a header of 3 bytes, little-endian: 1 bit set on the last block, 2 bits for its kind (0 raw, 1
-    one byte repeated, 2 compressed), 21 bits for its size (RFC 8878).
+    A block has a header of 3 bytes, little-endian: 1 bit set on the last block, 2 bits for its kind (0 raw, 1 one byte
+    repeated, 2 compressed), 21 bits for its size (RFC 8878).
     """
     if position + 3 > len(data):
         raise _corrupt(Compression.ZSTD, 'it ends early')

@@ -39,7 +39,8 @@ def encode_control_key(control_type: ControlType) -> bytes:
 
 
 def read_control_type(key: bytes | None) -> ControlType:
-    """Return the type of a control record from its key. Raises CorruptBatchError: under 4 bytes, negative version."""
+    """Return the type of a control record from its key. Raise CorruptBatchError for less than 4 bytes or a negative
+    version."""
     if key is None or len(key) < _KEY.size:
         raise CorruptBatchError(f'found a control key of {len(key or b"")} bytes, expected at least {_KEY.size}')
     version, number = _KEY.unpack_from(key)
@@ -66,7 +67,7 @@ def encode_end_txn_marker(
 
 
 def read_end_txn_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker:
-    """Return the marker in a transactional control batch. Raises CorruptBatchError if it holds none."""
+    """Return the marker in a transactional control batch. Raise CorruptBatchError if the batch holds no marker."""
     records = decode_records(batch)
     if len(records) != 1:
         raise CorruptBatchError(f'found {len(records)} records in a control batch, expected 1')

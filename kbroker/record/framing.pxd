@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The check of the framings that a producer may choose for a compressed block."""
+"""Checks the framing that a producer has chosen for a compressed block."""
 from libc.stdint cimport uint8_t
 
 

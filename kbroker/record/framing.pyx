@@ -1,13 +1,13 @@
-"""Framings that libraries decompress and Kafka's Java clients do not: a producer's batch may not have them.
+"""Refuses a producer's batch whose framing our libraries decompress, but Kafka's Java clients do not.
 
-`compression` decompresses them all the same, for logs that other writers wrote. It also finds each other fault of a
-block, so the walks here stop without an error where a block ends early.
+`compression` decompresses such framings, because a log may have batches of other writers. It also finds every other
+fault of a block, so the walks here stop without an error where a block ends early.
 
-An LZ4 frame, little-endian: magic uint32; FLG uint8 (bits 6-7 version 1, 5 independent blocks, 4 block checksums,
-3 content size, 2 content checksum, 1 reserved, 0 dictionary); BD uint8; the content size uint64 and the dictionary
+An LZ4 frame, little-endian: magic uint32; FLG uint8 (bits 6-7 version 1, 5 independent blocks, 4 block checksums, 3
+content size, 2 content checksum, 1 reserved, 0 dictionary); BD uint8; the content size uint64 and the dictionary
 uint32, if their bits are set; header checksum uint8. Then blocks: size uint32, whose top bit is set for a stored block;
-its bytes; its checksum uint32. A size of 0 ends them, and the content checksum uint32 follows. A skippable frame: magic
-uint32, size uint32, and its bytes.
+its bytes; its checksum uint32. A size of 0 ends the blocks, and the content checksum uint32 follows. A skippable frame:
+magic uint32, size uint32, and its bytes.
 
 A zstd frame, little-endian: magic uint32; descriptor uint8 (bits 6-7 bytes of the content size, 5 single segment,
 2 content checksum, 0-1 bytes of the dictionary); window uint8 (bits 3-7 exponent, from 10 on, 0-2 eighths), unless the
@@ -52,7 +52,8 @@ cdef const char *SNAPPY_MAGIC = b'\x82SNAPPY\0'
 
 
 cdef int check_framing(int codec, const uint8_t *block, Py_ssize_t size_bytes) except -1:
-    """Raise KafkaError if Kafka's Java clients cannot read the framing, with the code that Apache Kafka answers."""
+    """Raise KafkaError if Kafka's Java clients cannot read the framing. Its code is the one that Apache Kafka
+    returns."""
     if size_bytes == 0 and codec != ZSTD:
         return refuse_framing(b'bytes of a compressed block', 0)
     if size_bytes < RELEASE_GIL_BYTES:
@@ -85,7 +86,8 @@ cdef inline uint32_t little_endian(const uint8_t *at) noexcept nogil:
 
 
 cdef int check_lz4(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Java clients read one frame, of independent blocks and without a dictionary. They ignore what follows it."""
+    """Check that Java clients can read the block: one frame, of independent blocks and without a dictionary. They
+    ignore bytes that follow it."""
     cdef Py_ssize_t at, end, blocks = 0
     cdef int flags
     if size_bytes < LZ4_HEADER_BYTES:
@@ -110,9 +112,11 @@ cdef int check_lz4(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
 
 cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_ssize_t at,
                                Py_ssize_t *blocks) except -1 nogil:
-    """Return the end of the frame at `at`, or `size_bytes` if it ends early or is none. Counts its blocks.
+    """Return the end of the frame at `at`, and count its blocks. Return `size_bytes` if the frame ends early, or if
+    there is no frame.
 
-    A block without contents is refused: Java clients take a stored one for the end of the frame, and fail at another.
+    Refuse an empty block. If it is stored, Java clients read it as the end of the frame. If it is compressed, they
+    fail.
     """
     cdef Py_ssize_t left = size_bytes - at
     cdef uint32_t size
@@ -136,7 +140,8 @@ cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_s
 
 
 cdef int check_zstd(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Java clients read a window of at most 128 MiB. A larger one they read only where the content fits a buffer."""
+    """Check that Java clients can read the block. They read a window of more than 128 MiB only if the content fits a
+    buffer."""
     cdef Py_ssize_t at = 0
     while size_bytes - at > ZSTD_HEADER_BYTES:
         if little_endian(block + at) & ~<uint32_t>0xF == SKIPPABLE_MAGIC and size_bytes - at >= 8:
@@ -168,7 +173,8 @@ cdef Py_ssize_t pass_zstd_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_
 
 
 cdef int check_snappy(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Java clients read any version of the first stream. A later one needs version 1 or above."""
+    """Check that Java clients can read the block. They read any version of the first stream, but a later stream needs
+    version 1 or above."""
     cdef Py_ssize_t at = STREAM_HEADER_BYTES
     cdef int32_t version
     if size_bytes < STREAM_HEADER_BYTES or memcmp(block, SNAPPY_MAGIC, MAGIC_BYTES) != 0:

@@ -1,4 +1,4 @@
-"""Batches that a producer sent: validated as Kafka does, without an object for a record, and prepared for the log."""
+"""Validates batches that a producer sent, as Kafka does, and prepares them for the log. No record becomes an object."""
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -26,7 +26,7 @@ cdef enum:
 MAX_RECORD_ERRORS = MOST_RECORD_ERRORS
 
 cdef enum:
-    # The lines between the loop and a worker, see `room_on_loop`.
+    # The limits up to which the loop validates a batch: see `room_on_loop`.
     EXPANDED_ON_LOOP_BYTES = 262144
     COMPRESSED_ON_LOOP_BYTES = 65536
     PLAIN_ON_LOOP_BYTES = 2097152
@@ -40,7 +40,7 @@ cdef enum:
 
 
 cdef class ProduceRules:
-    """A topic's rules for produced batches; created when its configuration changes."""
+    """The rules of a topic for produced batches. A change of the topic's configuration creates new rules."""
 
     def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         self.max_message_bytes = log_config.max_message_bytes
@@ -54,7 +54,7 @@ cdef class ProduceRules:
 
 
 cdef tuple compression_of(log_config):
-    """Return (codec, level) of `compression.type`; codec -1 keeps the producer's."""
+    """Return (codec, level) of `compression.type`. A codec of -1 keeps the producer's codec."""
     name = log_config.compression_type
     if name == 'producer':
         return -1, None
@@ -65,9 +65,8 @@ cdef tuple compression_of(log_config):
 
 
 class InvalidRecordsError(KafkaError):
-    """Individual records of a batch are invalid.
-
-    `record_errors`: (index in the batch, reason), at most MAX_RECORD_ERRORS of them.
+    """Some records of a batch are invalid. `record_errors` has (index in the batch, reason) of at most
+    MAX_RECORD_ERRORS records.
     """
 
     def __init__(self, code, message, record_errors):
@@ -102,7 +101,7 @@ cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
     if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
         walk.latest_ms = now_ms + rules.timestamp_after_max_ms
     if rules.timestamp_before_max_ms < INT64_MAX or walk.latest_ms < INT64_MAX:
-        # Without a bound, a time that is more than 2^63-1 ms ago counts as one to come, as in Apache Kafka.
+        # Without a bound, a time that is more than 2^63-1 ms ago counts as a future time, as in Apache Kafka.
         walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
     walk.max_timestamp_ms = NO_TIMESTAMP
     walk.faults = 0
@@ -124,7 +123,8 @@ cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept
 
 cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes,
                                        uint64_t *value) noexcept nogil:
-    """Skip a raw varint of at most `max_bytes` groups; returns the next byte, NULL if it has no end."""
+    """Skip a raw varint of at most `max_bytes` groups. Return the address of the next byte, NULL if the varint does not
+    end."""
     cdef uint64_t found, group
     cdef int shift = 7
     if at >= end:
@@ -149,7 +149,7 @@ cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, in
 
 cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int64_t least,
                                      bint *is_null) noexcept nogil:
-    """Skip a length of at least `least` (-1: null is allowed) and that many bytes; NULL if they are missing."""
+    """Skip a length of at least `least` (-1 allows null) and that many bytes. Return NULL if bytes are missing."""
     cdef uint64_t raw
     cdef int64_t size
     at = pass_varint(at, end, 5, &raw)
@@ -164,7 +164,7 @@ cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int6
 
 cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t index, const BatchFields *batch,
                                 Walk *walk) noexcept nogil:
-    """Skip one record that meets all rules; NULL for any other, which `walk_records` diagnoses."""
+    """Skip one record that meets all rules. Return NULL for any other record, which `walk_records` diagnoses."""
     cdef uint64_t raw, delta
     cdef int64_t timestamp_ms
     cdef int32_t headers
@@ -206,9 +206,10 @@ cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t i
 
 
 cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noexcept nogil:
-    """Return whether all records meet all rules, as is usual. Raises nothing, which makes it several times as fast.
+    """Return whether all records meet all rules, which is usual.
 
-    False for a batch of LogAppendTime, which no client sends.
+    This raises no error, and so is several times as fast as `walk_records`. Return False for a batch of LogAppendTime,
+    which no client sends.
     """
     cdef const uint8_t *at = cursor.at
     cdef int32_t i
@@ -222,11 +223,11 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
 
 
 cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault *faults) except -1 nogil:
-    """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ...
+    """Read all records, and put the first MAX_RECORD_ERRORS records that break a rule into `faults`.
 
-    A length below -1 is null to Kafka, and to the readers here. It is refused, because librdkafka stops at it. In a
-    batch of LogAppendTime, each record has the maximum timestamp, and is late where no bound applies to its time. The
-    first MAX_RECORD_ERRORS records that break a rule are put into `faults`.
+    Raise ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ... A length below -1 is null to
+    Kafka, and to the readers here. It is refused because librdkafka stops at it. In a batch of LogAppendTime, each
+    record has the maximum timestamp, and is late where no bound applies to its time.
     """
     cdef bint is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     cdef RecordFields record
@@ -284,7 +285,7 @@ cdef int refuse_size(code, int64_t found, int64_t allowed) except -1:
 
 
 cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_zstd) except -1:
-    """Check the header, after its CRC."""
+    """Check the header. Its CRC was checked before."""
     cdef int codec = batch.attributes & COMPRESSION_MASK
     if batch.base_offset != 0:
         refuse_batch(f'found base offset {batch.base_offset}, expected 0')
@@ -307,7 +308,7 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
 
 
 cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields *batch) except -1:
-    """Read the header of the batch at `data`, rejecting old formats with their own error."""
+    """Read the header of the batch at `data`. Raise INVALID_RECORD if there is no batch, or one of magic 0 or 1."""
     cdef HeaderFault fault
     if size_bytes == 0:
         refuse_batch('found no batch, expected one')
@@ -321,7 +322,7 @@ cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields
 
 cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFields *batch,
                      ProduceRules rules) except -1:
-    """Check for exactly one batch, within the size limit, with a valid CRC."""
+    """Check that the bytes are exactly one batch, within the size limit and with a valid CRC."""
     if batch_size_bytes(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, batch_size_bytes(batch), rules.max_message_bytes)
     check_crc_at(data, size_bytes, batch)
@@ -343,7 +344,7 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
 
 
 cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
-    """Check as `check_records`, and find out what is wrong."""
+    """Check as `check_records` does, but raise the error that names the fault."""
     cdef Walk walk = walk_by(rules, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
     try:
@@ -357,7 +358,7 @@ cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules
 
 
 cdef bytearray recompressed(object records, ProduceRules rules):
-    """Return a new batch of the same records in the codec of the topic, without its header."""
+    """Return a new batch of the same records in the codec of the topic. Its header is still to be written."""
     cdef bytearray batch = bytearray(HEADER_BYTES)
     from kbroker.record.compression import compress
     batch += compress(rules.compression, memoryview(records), rules.compression_level)
@@ -381,9 +382,9 @@ cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t
 def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint allow_zstd=True):
     """Validate the `records` of one partition of a Produce request as Kafka does, and return the batch to append.
 
-    That is `batch` itself if at most the header had to change (maximum timestamp, LogAppendTime; in place if it is
-    writable, else in a copy), or a new bytearray in the codec of the topic. Base offset and leader epoch are unchanged:
-    the log sets them. `allow_zstd`: false below Produce version 7.
+    If nothing changes, or only the maximum timestamp or LogAppendTime in the header, that is `batch` itself, or a copy
+    if `batch` is not writable. Otherwise it is a new bytearray in the codec of the topic. Base offset and leader epoch
+    do not change, because the log sets them. `allow_zstd` is false below Produce version 7.
 
     Raises KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
     MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
@@ -406,9 +407,9 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
 
 
 cdef class ExpandedRecords:
-    """The decompressed records of a batch, in memory that is taken and freed without the GIL.
+    """The decompressed records of a batch, in memory that is allocated and freed without the GIL.
 
-    An Output of kbroker.record.compression: to free 100 MiB takes the kernel milliseconds.
+    This is an Output of kbroker.record.compression. The kernel needs milliseconds to free 100 MiB.
     """
 
     def __init__(self, Py_ssize_t max_bytes):
@@ -431,7 +432,7 @@ cdef class ExpandedRecords:
             raise ExpansionError(self.max_bytes)
 
     cpdef add(self, piece):
-        """Take the next bytes. Raises ExpansionError."""
+        """Add the next bytes. Raise ExpansionError if there is no room for them."""
         cdef Py_buffer view
         PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
         try:
@@ -458,9 +459,9 @@ cdef class ExpandedRecords:
 
 
 cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t *room_bytes, Cursor *cursor):
-    """Decompress the records of a batch. Return the object that owns their memory, to which `cursor` is set.
+    """Decompress the records of a batch, and set `cursor` to them. Return the object that owns their memory.
 
-    Takes their size from `room_bytes`. Raises ExpansionError if they have more.
+    Subtract their size from `room_bytes`. Raise ExpansionError if they have more bytes than that.
     """
     cdef ExpandedRecords records
     cdef bytes block
@@ -488,9 +489,9 @@ cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t 
 
 
 cdef int refuse_damaged_block(error) except -1:
-    """Raise the error of a block that cannot be decompressed, with the code that Apache Kafka answers.
+    """Raise the error of a block that cannot be decompressed, with the code that Apache Kafka returns.
 
-    A producer would send the batch again after CORRUPT_MESSAGE, which says that the network damaged it.
+    It is not CORRUPT_MESSAGE, which means that the network damaged the batch: a producer would send the batch again.
     """
     if error.code is ErrorCode.CORRUPT_MESSAGE:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
@@ -502,10 +503,10 @@ cdef object memory_of(const uint8_t *data, Py_ssize_t size_bytes):
 
 
 cdef Py_ssize_t room_on_loop(const BatchFields *fields, ProduceRules rules) noexcept:
-    """Return the most bytes to which the loop may expand the batch; -1 if only a worker should validate it.
+    """Return the most bytes to which the loop may expand the batch, or -1 if only a worker should validate it.
 
-    Within these lines, the loop validates a batch in less than a millisecond, which is about what the way to a worker
-    and back takes.
+    Within these limits, the loop validates a batch in less than a millisecond. The way to a worker and back takes about
+    as long.
     """
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef int codec = fields.attributes & COMPRESSION_MASK
@@ -518,10 +519,12 @@ cdef Py_ssize_t room_on_loop(const BatchFields *fields, ProduceRules rules) noex
 
 cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
                        int64_t now_ms, bint allow_zstd, Py_ssize_t *room_bytes):
-    """Like `prepare_produced`, for a batch whose header is read. Returns None if the bytes at `data` can be appended.
+    """Do the same as `prepare_produced`, for a batch whose header is read.
 
-    Sets `fields` to those of the batch to append. `room_bytes`: the most bytes that compressed records may expand to,
-    from which those that they have are taken. Raises ExpansionError if they have more. The loop calls this with
+    Return None if the bytes at `data` can be appended.
+
+    Set `fields` to the header of the batch to append. `room_bytes` is the most bytes to which compressed records may
+    expand, and their size is subtracted from it. Raise ExpansionError if they have more bytes. The loop calls this with
     `room_on_loop`, a worker with more.
     """
     cdef Cursor cursor
@@ -563,9 +566,10 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
 
 
 cdef class Validation:
-    """A job for a worker: to validate one produced batch, whose bytes the caller keeps valid.
+    """A job that validates one produced batch on a worker. The caller keeps the bytes of the batch valid.
 
-    Calling it sets `batch`, `replacement` and `room_bytes` as `prepare` does. Raises the same as `prepare_produced`.
+    The call sets `batch`, `replacement` and `room_bytes` as `prepare` does, and raises the errors of
+    `prepare_produced`.
     """
 
     def __call__(self):

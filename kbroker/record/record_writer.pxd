@@ -1,4 +1,4 @@
-"""The encoding of one record, for C. Its layout is in records.pyx."""
+"""The encoding of one record, for C. The layout is described in records.pyx."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -33,7 +33,7 @@ cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
 
 
 cdef inline Py_ssize_t blob_size(Py_ssize_t size) noexcept nogil:
-    """Return the bytes that a value of `size` bytes takes with its length in front. A size of -1 is null."""
+    """Return the number of bytes of a value of `size` bytes and the length in front of it. A size of -1 is null."""
     return 1 if size < 0 else varint_size(size) + size
 
 

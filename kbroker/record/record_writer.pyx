@@ -1,4 +1,4 @@
-"""Writes records into a growing batch: one by one, or rows of columns."""
+"""Writes records into a growing batch, either one by one or from the rows of columns."""
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -18,7 +18,8 @@ cdef list NO_HEADERS = []
 
 
 cdef class RecordWriter:
-    """Writes records to a bytearray that grows ahead of its used part, or to `spare`, whose bytes are overwritten."""
+    """Writes records to a bytearray that grows ahead of its used part. It may start with `spare`, an earlier bytearray
+    whose bytes are overwritten."""
 
     def __cinit__(self, Py_ssize_t head_bytes, bytearray spare=None):
         self.data = bytearray(head_bytes + 512) if spare is None else spare
@@ -36,7 +37,7 @@ cdef class RecordWriter:
 
     cdef Py_ssize_t write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value, list headers,
                           Py_ssize_t largest_bytes=PY_SSIZE_T_MAX) except -1:
-        """Write a record and return its size; 0 if more than `largest_bytes` would then be used."""
+        """Write a record and return its size. Write nothing and return 0 if more than `largest_bytes` would be used."""
         cdef Blob key_blob = blob_of(key), value_blob = blob_of(value), part
         cdef Py_ssize_t headers_size = varint_size(len(headers)), body_size, size
         cdef uint8_t *at
@@ -104,7 +105,7 @@ cdef Blob blob_of(bytes content) noexcept:
 
 
 cdef bytes as_bytes(blob, str what='a key or value'):
-    """Return None or any buffer as bytes. Raises TypeError for a str or a number."""
+    """Return any buffer as bytes, and None as None. Raise TypeError for a str or a number."""
     if blob is None or type(blob) is bytes:
         return <bytes>blob
     try:
@@ -114,9 +115,10 @@ cdef bytes as_bytes(blob, str what='a key or value'):
 
 
 cdef list as_headers(headers):
-    """Return headers as pairs of bytes. They are a mapping, or pairs of a name and bytes or None.
+    """Return headers as pairs of bytes.
 
-    A name is a str, or bytes of UTF-8. Raises TypeError, and ValueError for a name that is not UTF-8.
+    `headers` is a mapping from names to values, or a sequence of such pairs. A name is a str, or bytes of UTF-8. A
+    value is bytes or None. Raise TypeError, and ValueError for a name that is not UTF-8.
     """
     if not headers:
         return NO_HEADERS
@@ -150,7 +152,7 @@ cdef tuple checked_pair(pair):
 
 
 cdef bytes header_name(name):
-    """Return the name of a header that is no plain str."""
+    """Return the name of a header as bytes. Raise TypeError, and ValueError for bytes that are not UTF-8."""
     if isinstance(name, str):
         return name.encode('utf-8', 'surrogateescape')
     if not isinstance(name, bytes):

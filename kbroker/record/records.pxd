@@ -29,7 +29,8 @@ cdef class Record:
 
 
 cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
-    """Return a + b; a hostile delta must not overflow a signed integer, which is undefined in C."""
+    """Return a + b, wrapped. With a hostile delta, the sum of signed integers could overflow, which is undefined in
+    C."""
     return <int64_t>(<uint64_t>a + <uint64_t>b)
 
 

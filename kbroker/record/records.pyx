@@ -17,15 +17,16 @@ from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
 from kbroker.base.errors import ProtocolError
 from kbroker.record.batch import CorruptBatchError
 
-# A batch of max.message.bytes may decompress to a thousand times its size. Kafka streams it; here it is held whole. So
-# a compressed batch may hold no more than an uncompressed one could (socket.request.max.bytes: 100 MiB). A Java
-# producer that receives MESSAGE_TOO_LARGE splits the batch and sends the halves.
+# A batch of max.message.bytes may decompress to a thousand times its size. Kafka streams the records, but kbroker holds
+# all of them in memory. So a compressed batch may hold at most as many bytes as an uncompressed one could
+# (socket.request.max.bytes: 100 MiB). A Java producer that receives MESSAGE_TOO_LARGE splits the batch and sends the
+# halves.
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 
 
 
 cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size, bint *is_odd) except NULL nogil:
-    """Read a length and that many bytes. A length of -1 is null. One below is null, too, as to Kafka, and is odd."""
+    """Read a length and that many bytes. A negative length is null, as in Kafka. Set `is_odd` if it is below -1."""
     size[0] = take_varint(cursor)
     if size[0] < 0:
         is_odd[0] = is_odd[0] or size[0] != -1
@@ -39,7 +40,7 @@ cdef int refuse_record(const char *what, int64_t found) except -1 with gil:
 
 
 cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
-    """Read one record. Raises ProtocolError unless its parts fill its length."""
+    """Read one record. Raise ProtocolError unless its parts fill its length exactly."""
     cdef Cursor body
     cdef Py_ssize_t size = take_varint(cursor)
     cdef int i
@@ -66,9 +67,9 @@ cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
 cdef class Record:
     """One record.
 
-    `timestamp_ms` is the append time if the batch has LogAppendTime; `sequence` is -1 without a base sequence, and
-    `leader_epoch` without an epoch. Header keys that are not UTF-8 keep their bytes as surrogate escapes. The leader
-    epoch and the type of the timestamp do not count for equality.
+    `timestamp_ms` is the append time if the batch has LogAppendTime. `sequence` is -1 if the batch has no base
+    sequence, and `leader_epoch` is -1 if it has no epoch. Header keys that are not UTF-8 keep their bytes as surrogate
+    escapes. Equality ignores the leader epoch and the type of the timestamp.
     """
 
     def __init__(self, int64_t offset, int64_t timestamp_ms, bytes key, bytes value, headers=(), int32_t sequence=-1):
@@ -149,7 +150,7 @@ cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t
 def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
     """Yield the records of the whole batch at the start of `batch`. Its CRC is not checked.
 
-    Raises KafkaError: CORRUPT_MESSAGE (CorruptBatchError for a malformed batch or a wrong `records_count`);
+    Raise KafkaError CORRUPT_MESSAGE (CorruptBatchError for a malformed batch or a wrong `records_count`), and
     MESSAGE_TOO_LARGE for more than `max_decompressed_bytes` of records.
     """
     cdef Py_buffer view

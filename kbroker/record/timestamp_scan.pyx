@@ -1,7 +1,7 @@
-"""A search of the records of one batch by time, in pieces of any size.
+"""Searches the records of one batch by time. The records may come in pieces of any size.
 
-Of each record only the timestamp and the offset are read; key, value and headers are skipped. So a search takes the
-same memory for one record and for a million. A batch that is compressed is decompressed up to the record that is found.
+The search reads only the timestamp and the offset of each record, and skips key, value and headers. So it takes the
+same memory for one record and for a million. A compressed batch is decompressed up to the record that is found.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -22,14 +22,15 @@ cdef enum:
 
 
 class Found(KafkaError):
-    """Ends a decompression: the record is found. A KafkaError, after which a decompressor can be used again."""
+    """Raised to end a decompression when the record is found. It is a KafkaError, because a decompressor can be used
+    again after one."""
 
     def __init__(self):
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, 'the record is found')
 
 
 cdef inline int read_zigzag(const uint8_t *at, int64_t size, int max_bytes, int64_t *value) noexcept nogil:
-    """Read a zigzag varint of at most `max_bytes`. Return its bytes, CUT or ENDLESS."""
+    """Read a zigzag varint of at most `max_bytes`. Return the number of its bytes, or CUT or ENDLESS."""
     cdef uint64_t raw = 0
     cdef int i
     for i in range(max_bytes):
@@ -45,7 +46,7 @@ cdef inline int read_zigzag(const uint8_t *at, int64_t size, int max_bytes, int6
 cdef class TimestampScan:
     """Finds the first record at or after `timestamp_ms`, with an offset of at least `start_offset`, in one batch.
 
-    It is an Output of a decompressor, too (see `compression`).
+    It is also an Output of a decompressor (see `compression`).
     """
 
     cdef Step scan(self, const uint8_t *at, int64_t size) noexcept nogil:
@@ -84,7 +85,8 @@ cdef class TimestampScan:
             self.skipped = step - known     # of a known head, the bytes are not in this piece
 
     cdef int64_t take_head(self, const uint8_t *at, int64_t size, bint *is_found) noexcept nogil:
-        """Read the head of a record. Return the bytes of the record, CUT, or ENDLESS if it is malformed."""
+        """Read the head of a record. Return the number of bytes of the whole record, CUT if the head is incomplete, or
+        ENDLESS if it is malformed."""
         cdef int64_t length = 0, timestamp_ms = 0, offset = 0, end
         cdef int of_length = read_zigzag(at, size, 5, &length), of_timestamp, of_offset
         if of_length <= 0:
@@ -111,7 +113,7 @@ cdef class TimestampScan:
         return of_length + length
 
     cdef bint add_bytes(self, const uint8_t *at, int64_t size) except -1:
-        """Take the next bytes of the records. Return whether the record is found. Raises KafkaError."""
+        """Search the next bytes of the records. Return whether the record is found. Raise KafkaError."""
         cdef Step step
         self.expect(size)
         self.room_bytes -= size
@@ -126,7 +128,8 @@ cdef class TimestampScan:
                                 f'{self.fields.records_count} records of the batch at offset {self.fields.base_offset}')
 
     cdef int end(self) except -1:
-        """Adopt that no further bytes come, and the record was not found. Raises CorruptBatchError."""
+        """End a search without a result, after the last bytes. Raise CorruptBatchError if the last record is
+        incomplete."""
         if self.left > 0 or self.skipped > 0 or self.head_bytes > 0:
             self.refuse('the end of the records')
         return 0
@@ -137,7 +140,7 @@ cdef class TimestampScan:
             raise ExpansionError(MAX_DECOMPRESSED_BYTES)
 
     def add(self, piece) -> None:
-        """Take the next bytes. Raises Found, or KafkaError as `find_in_batch`."""
+        """Search the next bytes. Raise Found if the record is found, or KafkaError as `find_in_batch` does."""
         cdef Py_buffer view
         PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
         try:
@@ -157,7 +160,7 @@ cdef class TimestampScan:
 
 
 cdef TimestampScan scan_of(const BatchFields *fields, int64_t timestamp_ms, int64_t start_offset):
-    """Return a search of the batch with this header. An uncompressed batch is as long as its file says."""
+    """Return a search of the batch with this header."""
     cdef TimestampScan scan = TimestampScan.__new__(TimestampScan)
     scan.fields = fields[0]
     scan.timestamp_ms = timestamp_ms
@@ -170,7 +173,7 @@ cdef TimestampScan scan_of(const BatchFields *fields, int64_t timestamp_ms, int6
 def find_in_batch(batch, int64_t timestamp_ms, int64_t start_offset=0, Py_ssize_t piece_bytes=65536):
     """Return (timestamp in ms, offset) of the first record at or after a time in the whole batch `batch`, or None.
 
-    Raises KafkaError: CORRUPT_MESSAGE for a malformed batch; MESSAGE_TOO_LARGE for too many decompressed bytes.
+    Raise KafkaError CORRUPT_MESSAGE for a malformed batch, and MESSAGE_TOO_LARGE for too many decompressed bytes.
     """
     cdef const uint8_t[::1] view = batch
     cdef BatchFields fields
