@@ -10,7 +10,7 @@ ENTRY = struct.Struct('>qhiqiqiq')
 
 def data_batch(count: int = 1, *, timestamp_ms: int = T, value: bytes = b'value', producer_id: int = -1,
                epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytearray:
-    """Encode a batch of `count` records, a millisecond apart."""
+    """Encode a batch of `count` records, whose timestamps are a millisecond apart."""
     return encode_batch([(timestamp_ms + number, b'key', value) for number in range(count)], producer_id=producer_id,
                         producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
 
@@ -24,7 +24,7 @@ def marker_batch(*, commit: bool, producer_id: int, epoch: int, coordinator_epoc
 
 
 def snapshot_of(producers: int) -> bytes:
-    """Encode a snapshot of as many producers, whose ids begin with 0."""
+    """Encode a snapshot of `producers` producers, whose ids begin with 0."""
     body = struct.pack('>i', producers) + b''.join(ENTRY.pack(producer_id, 0, 0, 0, 0, T, -1, -1)
                                                    for producer_id in range(producers))
     return struct.pack('>hI', 1, crc32c(body)) + body

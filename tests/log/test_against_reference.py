@@ -26,7 +26,8 @@ PRODUCERS = st.integers(1, 3)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log in the directory `disk`, and its reference. A power cut continues in a new directory with what it left."""
+    """A log in the directory `disk`, and its reference. After a power cut, the machine continues in a new directory
+    with the files that the cut left."""
 
     @initialize()
     def start(self):
@@ -49,8 +50,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log = Log(self.fs, str(self.disk / 'topic-0'), 'topic', 0, self.config, self.clock,
                        LogOptions(clean_shutdown=clean, recovery_point=self.recovery_point))
         self.fs.sync_names(str(self.disk))
-        # A broker writes this before it appends. A clean stop leaves the log end as the recovery point. Once, a roll
-        # at that point and a power cut left a sealed segment below it whose last time index entry was zeros.
+        # A clean stop leaves the log end as the recovery point. A broker writes a new one before it appends. Once, a
+        # segment was rolled at that point, and a power cut left zeros as its last time index entry.
         self.recovery_point = self.log.recovery_point
         self.high_watermark = self.log.log_end_offset
         self.log.producer_state.unstable.on_high_watermark(self.high_watermark)
@@ -167,7 +168,7 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_what_a_snapshot_does_not_hold()
 
     def forget_what_a_snapshot_does_not_hold(self):
-        """Drop from the reference the batches that the snapshot used by the start does not hold.
+        """Drop the batches from the reference that are missing in the snapshot which the start used.
 
         Duplicates of these batches are no longer recognised. The log's own state shows which snapshot it used.
         """

@@ -1,4 +1,4 @@
-"""kbroker-check finds no error in what cleaning, retention, DeleteRecords and older versions leave behind."""
+"""kbroker-check finds no error in the files that cleaning, retention, DeleteRecords and older versions leave behind."""
 import os
 import struct
 
@@ -47,7 +47,7 @@ def log_without_timestamps(open_log):
 
 
 def test_batches_without_timestamps_have_no_time_index_entry(open_log):
-    """Kafka compares with -1, so that no entry stands for no timestamp."""
+    """Kafka adds an entry only for a timestamp above -1, which means no timestamp."""
     log = log_without_timestamps(open_log)
     log.close()
     assert len(log.segments[-1].offset_index) == 3 and len(log.segments[-1].time_index) == 0
@@ -96,7 +96,7 @@ def test_an_entry_for_several_batches_leads_to_the_first_and_names_the_end_of_th
 # ---- compaction ----
 
 def test_a_snapshot_behind_what_compaction_removed_is_no_error(directory):
-    """A gap at the end of a segment is a gap, too: the next segment begins above it."""
+    """Compaction can also leave a gap at the end of a segment. The next segment begins above the gap."""
     log = directory.open()
     write(log, ('a', '1'))
     log.append_batch(encode_batch([(T, None, b'no key')], producer_id=5, producer_epoch=0, base_sequence=0),
@@ -143,7 +143,7 @@ def test_a_snapshot_inside_a_batch_is_an_error(open_log):
 
 
 def test_the_row_of_a_transaction_whose_data_compaction_removed_is_no_error(directory):
-    """The marker is the first batch of its segment; the end of the one before is gone."""
+    """The marker is the first batch of its segment. Compaction removed the end of the segment before."""
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(7, 0, 0), transactional=True)

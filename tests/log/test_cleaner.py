@@ -1,4 +1,4 @@
-"""Log compaction: the choice of a log, the remaining records, and the state after a failure.
+"""Log compaction: which log is chosen, which records remain, and the state after a failure.
 
 Covers KIP-354 and KIP-534.
 """
@@ -96,7 +96,7 @@ def test_a_delete_horizon_does_not_change_the_time_of_a_record(directory):
 
 
 def test_records_without_a_key_go(directory):
-    """The topic may have had the policy `delete` when the records were written."""
+    """A compacted topic may have records without a key: its policy may have been `delete` when they were written."""
     log = directory.open()
     log.append_batch(encode_batch([(T, None, b'value'), (T, b'', b'an empty key is one')]), Origin.CLIENT, 0)
     directory.clean(log)
@@ -176,7 +176,7 @@ def test_the_last_batch_of_an_active_producer_stays_as_a_header(directory, tmp_p
 
 
 def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
-    """Consumers that wait at its beginning find by it that they are at the end."""
+    """A consumer that waits at the beginning of that batch recognizes by its header that it has reached the end."""
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(1, 0, 0), transactional=True)
@@ -393,7 +393,7 @@ def test_a_reader_of_single_batches_continues_in_the_new_segments(directory):
 
 
 def later(directory):
-    """Return a `submit` that keeps its jobs, `run_one`, which runs the oldest, and the jobs."""
+    """Return a `submit` that keeps its jobs, a function `run_one` that runs the oldest job, and the jobs."""
     jobs = []
 
     def run_one():
@@ -405,7 +405,7 @@ def later(directory):
 
 
 def open_dirty(directory, count):
-    """Return new logs, each of which has a part to clean."""
+    """Return `count` new logs. Each has a dirty part."""
     logs = [directory.open(f'topic {number}') for number in range(count)]
     for log in logs:
         write(log, ('a', '1'))
@@ -417,7 +417,7 @@ def open_dirty(directory, count):
 
 
 def test_logs_are_chosen_in_parts(directory):
-    """Once, a look at 10,000 compacted topics that had been cleaned held the loop for more than a second."""
+    """Once, the choice among 10,000 compacted topics that had been cleaned held the loop for more than a second."""
     logs = open_dirty(directory, 3 * LOGS_AT_ONCE)
     directory.cleaner._submit, _, jobs = later(directory)
     examined, parts = [], []
@@ -576,7 +576,7 @@ def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, capl
 @pytest.mark.parametrize(('source', 'expected'), [
     ('.log', [(1, 'a', '2')]), ('.log.cleaned', [(0, 'a', '1'), (1, 'a', '2')])])
 def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_ends_it(tmp_path, source, expected):
-    """The cleaned log file was removed after such a failure, so that the old log got the new indexes."""
+    """Once, the cleaned log file was removed after such a failure, and the old log got the new indexes."""
     directory = DirectoryWithCleaner(tmp_path / 'data', fs := FailingFileSystem())
     directory.cleaner.start()
     log = directory.open()

@@ -45,9 +45,9 @@ RECORDS = st.lists(
 
 
 class CleanerMachine(RuleBasedStateMachine):
-    """Producers write to one partition. `expected` are its batches according to the reference.
+    """A partition to which producers write. `expected` has its batches according to the reference.
 
-    A power cut continues in a new directory.
+    After a power cut, the machine continues in a new directory.
     """
 
     @initialize(segment_bytes=st.sampled_from([500, 2000]))
@@ -194,7 +194,8 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule(snapshots=st.integers(0, 2))
     def state_can_be_built_again_from_what_is_left(self, snapshots):
-        """The state is built from the batches alone, or from one of the oldest snapshots and later batches."""
+        """Check that the state can be built from the batches alone, and from one of the oldest snapshots and the later
+        batches."""
         self.flush()
         before = {
             key: (entry.producer_epoch, entry.last_sequence, entry.last_offset)
@@ -312,7 +313,7 @@ TestCleanerMachine.settings = settings(
 
 @pytest.mark.parametrize('seed', range(30))
 def test_a_long_history_is_compacted_as_the_reference_does(seed):
-    """The histories consist of random steps of the machine, and are longer than the shortest ones that can fail."""
+    """Run a history of random steps. Short histories do not reach all states, so it is long."""
     rng = random.Random(seed)
     machine = CleanerMachine()
     machine.start(segment_bytes=rng.choice([500, 2000, 100_000]))

@@ -18,7 +18,7 @@ class PowerCutError(BaseException):
 
 
 def sample_topic(log):
-    """Write several segments: superseded, aborted and compressed data, a tombstone, an open transaction."""
+    """Write several segments with superseded, aborted and compressed data, a tombstone and an open transaction."""
     write(log, ('a', '1'), ('b', '1'), producer=(1, 0, 0))
     write(log, ('a', 'aborted'), ('c', 'aborted'), producer=(2, 0, 0), transactional=True)
     log.roll()
@@ -59,13 +59,14 @@ def state_of(log):
 
 
 def missing_indexes(log):
-    """Return the index files that the active segment lacks. They are created with their first entry."""
+    """Return the index files that the active segment lacks. An index file is created with its first entry."""
     paths = [log.segments[-1].path(kind) for kind in ('.index', '.timeindex')]
     return [path for path in paths if not os.path.exists(path)]
 
 
 def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
-    """The cut is before, in each job, in the swaps or after. The next start has the same records and cleans the log."""
+    """The power fails before a cleaning, in each of its jobs, in the swaps, or afterwards. The next start has the same
+    records and cleans the log."""
     number, is_cut = 0, True
     while is_cut:
         root = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""The cleaning of a log that knows as many producers as it may."""
+"""The cleaning of a log that knows the greatest allowed number of producers."""
 import gc
 import time
 
@@ -11,7 +11,7 @@ MOST_TURNS = 1_000
 
 
 def test_a_cleaning_looks_at_the_producers_in_parts(tmp_path):
-    """Once, it listed the last records of 100,000 producers at once: 50 ms. The time is the processor's."""
+    """Once, a cleaning listed the last records of 100,000 producers in one part, which took 50 ms of processor time."""
     directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner.start()
     log = directory.open()

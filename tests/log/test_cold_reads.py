@@ -47,7 +47,7 @@ def test_pages_that_were_dropped_are_cold_or_read_and_warm_again_afterwards(path
     file = File(path)
     file.sync()
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    # Some file systems, such as tmpfs, keep the pages, which are then read. No other bytes may be returned.
+    # Some file systems, for example tmpfs, keep the pages. The read may return their bytes, but no other ones.
     assert DATA.startswith(file.read_cached_at(len(DATA), 0))
     file.warm(len(DATA), 0)
     assert file.read_cached_at(len(DATA), 0) == DATA
@@ -58,7 +58,7 @@ def test_warming_stops_at_the_end_of_the_file(path):
 
 
 def test_a_file_system_that_cannot_tell_what_is_cached_is_asked_once():
-    """Once, each read repeated the refused request."""
+    """Once, each read repeated a system call that the file system refuses."""
     file = ReadOnlyFile('/proc/self/limits')
     assert not file.always_waits
     limits = file.read_at(10_000, 0)

@@ -47,7 +47,7 @@ def test_a_failed_write_adopts_nothing_and_takes_the_log_offline(open_log, parti
 
 
 def test_a_failed_row_of_the_transaction_index_takes_its_marker_back(open_log):
-    """If readers found the marker without its row, they would see the aborted data."""
+    """A reader that found an ABORT marker without its row would return the aborted data."""
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
@@ -80,7 +80,8 @@ def test_a_failed_sync_takes_the_log_offline_and_is_not_tried_again(open_log, fi
 
 
 def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, tmp_path):
-    """For each change of a scenario, that change and all later ones fail. Then the directory is opened again."""
+    """The scenario runs once for each of its changes of the disk. That change and all later ones fail, then the
+    directory is opened again."""
     number = 0
     while True:
         name = f'topic-{number}'

@@ -71,7 +71,8 @@ def test_an_offset_index_that_cannot_be_one_is_found_out(tmp_path, content):
 
 
 def test_a_negative_position_or_offset_in_the_middle_of_an_index_is_named(tmp_path):
-    """Position -1 was an error without an exception: a SystemError for the client that read there."""
+    """Once, position -1 was returned as an error without an exception. A client that read there received a
+    SystemError."""
     for kind, entry in ((OffsetIndex, struct.Struct('>ii')), (TimeIndex, struct.Struct('>qi'))):
         path = tmp_path / kind.__name__
         path.write_bytes(entry.pack(10, 4000) + entry.pack(20, -1) + entry.pack(30, 12000))

@@ -1,4 +1,5 @@
-"""Snapshots of many producers: encoded and written in parts, while appends go on. Each is the state at its offset.
+"""Snapshots of many producers are encoded and written in parts, during appends. Each snapshot has the state at its
+offset.
 
 Times are processor times of this thread, so the load of the machine does not count.
 """
@@ -22,11 +23,11 @@ from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION, ProducerStat
 
 LONGEST_TURN_S = 0.010
 SEVERAL_PARTS = 3_000
-"""Producers that take several parts to encode. Their snapshot is written in two."""
+"""The number of producers of a snapshot that is encoded in several parts and written in two."""
 
 
 class Works:
-    """Works of a log, one part of each in a tick."""
+    """The long work of a log. Each tick runs one part of each work."""
 
     def __init__(self):
         self.long_work = LongWork(Timers(ManualClock()), slice_us=0)
@@ -38,7 +39,7 @@ class Works:
         self.long_work.run_slice()
 
     def finish(self):
-        """Run everything to its end. Return the number of ticks."""
+        """Run all works to their end. Return the number of ticks."""
         ticks = 0
         while len(self.long_work):
             self.tick()
@@ -56,7 +57,7 @@ def append(log, producer_id, sequence=0, **fields):
 
 
 def crowded(open_log, works, producers=SEVERAL_PARTS, **options):
-    """Return a log with a batch, and many producers that an earlier segment might have had."""
+    """Return a log with one batch and the state of many producers, as an earlier segment might have left it."""
     log = open_log(start_work=works.start, **options)
     append(log, 0)
     log.flush()
@@ -87,7 +88,8 @@ def temporary_files(log):
 
 
 def test_a_roll_with_as_many_producers_as_a_partition_may_have_takes_no_long_turn(open_log, works):
-    """Once, a roll encoded all of them at once, and a sync wrote them: 17 to 28 ms on a busy machine."""
+    """Once, a roll encoded all producers in one part, and a sync wrote them. This took 17 to 28 ms on a busy
+    machine."""
     log = crowded(open_log, works, MOST_PRODUCERS_OF_PARTITION)
     longest_s = 0.0
 
@@ -119,7 +121,8 @@ def large_lists():
 
 
 def test_the_garbage_collector_has_no_list_of_producers_to_search(open_log, works):
-    """A request rolled ten logs, whose lists had a million producers. Each search of young objects took 20 ms then."""
+    """Once, each snapshot listed its producers. After a request that rolled ten logs, the lists had a million entries,
+    and each collection of young objects took 20 ms."""
     log = crowded(open_log, works)
     append(log, 0, 1)
     before = large_lists()
@@ -175,7 +178,7 @@ def test_producers_that_expire_while_a_snapshot_is_encoded_are_in_it(open_log, w
 
 
 def test_a_segment_that_is_closed_before_the_last_snapshot_is_encoded_has_none(open_log, works):
-    """The newest snapshot that there is serves an opening, and the batches after it."""
+    """An opening uses the newest existing snapshot and the batches after it."""
     log = crowded(open_log, works)
     for sequence in range(1, 4):
         append(log, 0, sequence)

@@ -10,7 +10,7 @@ from kbroker.record.batch import iter_batches, read_header
 
 
 def read_all(log, max_bytes=10_000):
-    """Return (header, batch) of everything that consecutive reads return."""
+    """Return (header, batch) of all batches that consecutive reads return."""
     found = []
     offset = log.log_start_offset
     while (piece := log.read(offset, max_bytes, log.log_end_offset, True)) is not None:

@@ -255,9 +255,8 @@ def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tm
 @pytest.mark.parametrize('steps', [0, 1])
 def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhile(
         open_manager, tmp_path, clock, timers, steps):
-    """Otherwise, recovery of a new topic of that name would begin at the end of the old one.
-
-    A checkpoint is synced in two steps, and it has its final name after the first.
+    """A checkpoint with the deleted topic would let the recovery of a new topic of that name begin at the end of the
+    old one. A checkpoint is synced in two steps, and has its final name after the first.
     """
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
@@ -389,7 +388,7 @@ def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path
 
 
 def test_a_stop_reports_its_progress_log_by_log(open_manager):
-    """A stop of many partitions takes long, and its watcher has to know that it goes on."""
+    """A stop of many partitions takes long. Its progress shows a waiting operator that it has not hung."""
     manager = open_manager()
     for partition in range(20):
         log = manager.create_log('orders', partition, TOPIC_ID, LogConfig(CONFIG, {}))
@@ -404,8 +403,8 @@ def test_a_stop_reports_its_progress_log_by_log(open_manager):
 
 
 def test_a_sync_that_fails_in_a_stop_keeps_the_recovery_points_of_the_other_logs(open_manager, tmp_path):
-    """Once, the logs that were closed after it had their ends as recovery points. So the next start did not write again
-    what they had not synced."""
+    """Once, the logs that were closed after the failed one got their ends as recovery points. The next start then did
+    not write their unsynced bytes again."""
     def fail(change, path):
         return errno.EIO if change == 'sync' and path.endswith('orders-0/00000000000000000000.log') else None
 
@@ -445,7 +444,7 @@ def longest_part_s(steps):
 
 
 def test_a_checkpoint_of_fifty_thousand_partitions_is_made_in_small_parts(open_manager):
-    """The list of the logs, the end of the encoding, and the comparison with the file held the loop for 15 ms."""
+    """Once, listing the logs, ending the encoding and comparing it with the file held the loop for 15 ms."""
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
     for number in range(50_500):

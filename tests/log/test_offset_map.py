@@ -13,7 +13,7 @@ KEYS = st.lists(st.binary(max_size=20), max_size=200)
     ('size', 'expected'), [(0, 'a3817f04ba25a8e66df67214c7550293'), (1, 'da87c1d86b99af44347659119b22fc45')]
 )
 def test_the_hash_is_siphash_2_4_with_128_bits(size, expected):
-    """The vectors are the first ones of SipHash's authors: key 00..0f, input 00 01 02 ..."""
+    """The expected values are the first test vectors of SipHash's authors: key 00..0f, input 00 01 02 ..."""
     assert sip_hash_128(bytes(range(16)), bytes(range(size))).hex() == expected
 
 

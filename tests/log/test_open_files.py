@@ -34,7 +34,8 @@ class ShortFileSystem(FileSystem):
 
 @pytest.fixture
 def open_files():
-    """The open files of this process. `allow(room)` permits that many in addition to those of other tests."""
+    """Return the open files of this process. `allow(room)` permits `room` open files in addition to those of other
+    tests."""
     files = shared_open_files()
     limit = files.limit
     gc.collect()
@@ -68,7 +69,7 @@ def test_logs_keep_no_more_files_open_than_the_limit(open_log, open_files, tmp_p
 
 
 def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp_path):
-    """The clock algorithm may close the busy file once. Closing in turn would close it every fourth time."""
+    """The clock algorithm may close the busy file once. Closing files in turn would close it every fourth time."""
     open_files.allow(4)
     closed = 0
     busy, *idle = open_logs(open_log, 20)
@@ -82,7 +83,8 @@ def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp
 
 
 def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tmp_path):
-    """The kernel reports a failed background write on descriptors open at the time, but maybe not on later ones."""
+    """The kernel reports a failed background write on the descriptors that are open at that time, but perhaps not on
+    later ones."""
     open_files.allow(2)
     logs = open_logs(open_log, 5)
     for log in logs:

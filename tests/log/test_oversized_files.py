@@ -1,4 +1,5 @@
-"""Files larger than any that a broker writes. A sparse one takes no room on the disk, and would take all memory."""
+"""Files that are larger than a broker writes. A sparse file needs no space on the disk, but reading it would need all
+memory."""
 import os
 import subprocess
 import sys

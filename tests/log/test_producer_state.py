@@ -34,7 +34,7 @@ def state_of(log):
 
 
 def refused(call, *args, **kwargs) -> ErrorCode:
-    """Return the code of the error. Check that the log has not changed."""
+    """Return the code of the error that the call raises. Check that the log has not changed."""
     log = args[0]
     before = state_of(log)
     with pytest.raises(KafkaError) as raised:
@@ -246,7 +246,7 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
 
 
 def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
-    """Found by a random test: the check expected the sequence of a batch that the broker had forgotten."""
+    """Once, the check expected the sequence of a batch that the broker had forgotten. A random test found this."""
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     run_to_end(log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1))

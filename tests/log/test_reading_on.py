@@ -1,4 +1,4 @@
-"""Readers that continue at the end of their last slice, and the shortcuts for them."""
+"""Readers that continue at the end of their last slice, and the shortcuts that make this fast."""
 import random
 
 import pytest
@@ -13,7 +13,7 @@ BATCHES = 300
 
 
 class ColdFile(InterposedFile):
-    """A file without pages in the page cache while the file system is cold."""
+    """A file that has no pages in the page cache while the file system is cold."""
 
     def __init__(self, fs, path, create):
         super().__init__(path, create)
@@ -36,7 +36,7 @@ def batch(number):
 
 @pytest.fixture
 def long_log(open_log):
-    """A function that opens a log of many batches. Its segments do not remember the ends of slices yet."""
+    """Return a function that opens a log of many batches. The segments do not remember the ends of slices yet."""
     def long_log(**options):
         log = open_log(segment_bytes=50_000, **options)
         for number in range(BATCHES):
@@ -85,7 +85,7 @@ def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
 
 @pytest.mark.parametrize('max_bytes', [1, 700, 5000, 20_000])
 def test_the_end_of_a_slice_is_not_waited_for(long_log, max_bytes):
-    """Once, the loop read the header after the slice, which is not in the page cache for a cold segment."""
+    """Once, the loop read the header after the slice. In a cold segment, that header is not in the page cache."""
     fs = ColdFileSystem()
     log = long_log(file_system=fs)
     expected = everything(log)

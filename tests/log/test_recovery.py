@@ -21,7 +21,8 @@ from kbroker.record.batch import HEADER_BYTES
 from kbroker.wire.crc32c import crc32c
 
 MARKER_VALUE_LENGTH = HEADER_BYTES + 9
-"""Behind the length of the record, attributes, both deltas, and the key of four bytes with its length."""
+"""Where the length of a marker's value is in its batch: behind the record's length, its attributes, both deltas, and
+the key of four bytes with its length."""
 
 
 def fill(log, batches=30, roll_every=10):
@@ -61,7 +62,7 @@ def test_a_torn_tail_is_cut(open_log, tail, caplog):
 
 
 def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(open_log):
-    """A snapshot at recovery would make each start after a crash create a useless file for every partition."""
+    """If recovery wrote a snapshot, each start after a crash would create a useless file for every partition."""
     log = open_log()
     log.append_batch(data_batch(2, producer_id=7, epoch=0, sequence=0), Origin.CLIENT, 0)
     again = end_after_kill(log, open_log)
@@ -99,7 +100,7 @@ ACKNOWLEDGED, UNKNOWN = 'acknowledged records from offset', 'no checkpoint says 
 
 
 def verdicts(caplog):
-    """Return (level, verdict) of the records that tell acknowledged from unacknowledged loss."""
+    """Return (level, verdict) of the log messages that report a loss as acknowledged or not."""
     return [(record.levelno, verdict) for record in caplog.records for verdict in (ACKNOWLEDGED, UNKNOWN)
             if verdict in record.message]
 
@@ -150,7 +151,8 @@ def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):
 
 @pytest.mark.parametrize('clean', [True, False], ids=['replayed', 'recovered'])
 def test_a_marker_that_cannot_be_read_is_refused_with_its_place(open_log, clean):
-    """Its checksum is right, so it was written like this. It ended the start with a NameError once."""
+    """The checksum of the marker is right, so its writer was faulty. Once, this marker ended the start with a
+    NameError."""
     log = open_log()
     fill(log)
     marker = bytearray(marker_batch(commit=True, producer_id=1, epoch=0))
@@ -234,7 +236,8 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
 
 
 def test_leader_epochs_whose_last_digit_a_power_cut_took_are_built_again_from_the_batches(open_log):
-    """The file is renamed before its content is synced. Without its end, "5 10" reads as epoch 5 from offset 1."""
+    """The file is renamed before its content is synced. If its end is missing, "5 10" is read as epoch 5 from offset
+    1."""
     log = open_log()
     log.append_batch(data_batch(10), Origin.CLIENT, 2)
     log.append_batch(data_batch(), Origin.CLIENT, 5)
@@ -249,7 +252,7 @@ def test_leader_epochs_whose_last_digit_a_power_cut_took_are_built_again_from_th
 
 
 def test_segments_that_a_power_cut_brings_back_have_their_leader_epochs_again(open_log):
-    """Retention had removed them, and the epochs no longer began with them. The file of epochs ended empty."""
+    """Retention had removed the segments and their epochs. Once, the file of epochs was empty after the next start."""
     log = open_log()
     fill(log)
     log.close(clean=False)
@@ -283,7 +286,8 @@ def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
 
 
 def test_damaged_leader_epochs_of_an_empty_log_go(open_log):
-    """A power cut left half a checkpoint for an empty log. No batch led to a new one, and Kafka refuses it."""
+    """Once, a power cut left half a checkpoint of an empty log. No batch caused a new checkpoint, and Kafka refused the
+    old one."""
     log = open_log()
     log.close(clean=False)
     path = os.path.join(log.directory, 'leader-epoch-checkpoint')

@@ -47,7 +47,7 @@ def log_path(tmp_path):
 @pytest.mark.parametrize('number', range(BATCHES - 1))
 @pytest.mark.parametrize('at', [11, 16, 17, 22, 70], ids=['length', 'magic', 'checksum', 'attributes', 'records'])
 def test_a_damaged_batch_goes_and_all_others_stay_at_their_offsets(log_path, number, at, caplog):
-    """Once, an accepted loss of one batch took all that follow it."""
+    """Once, accepting the loss of one batch also removed all batches after it."""
     positions = written(log_path)
     damage(log_path, positions[number] + at)
     before = log_path.read_bytes()
@@ -63,7 +63,7 @@ def test_a_damaged_batch_goes_and_all_others_stay_at_their_offsets(log_path, num
 @pytest.mark.parametrize('number', range(BATCHES - 1))
 @pytest.mark.parametrize(('at', 'byte'), [(0, 1), (5, 1), (7, 200), (7, 0)])
 def test_a_base_offset_that_contradicts_its_neighbours_is_the_wrong_one(log_path, number, at, byte):
-    """Kafka's checksum does not cover it."""
+    """Kafka's checksum does not cover the base offset."""
     positions = written(log_path)
     damage(log_path, positions[number] + at, byte)
     if (at, byte) == (7, 0) and number == 0:
@@ -94,7 +94,7 @@ def test_damage_at_the_end_is_left_to_the_recovery(log_path):
 
 
 def test_a_batch_inside_a_damaged_record_is_no_batch_of_the_log(log_path):
-    """A topic may hold the bytes of another log, with checksums that fit."""
+    """A record may hold the bytes of another log, with valid checksums."""
     inner = bytes(encode_batch([(1, None, b'inner')], base_offset=3))
     positions = written(log_path, value=inner)
     damage(log_path, positions[1] + 62)
@@ -112,7 +112,8 @@ def test_a_batch_beyond_the_next_segment_goes(log_path):
 # ---- an opening
 
 def partition_with_transactions(open_log):
-    """Return the directory of a log of two segments. One of three transactions is open, and one was aborted."""
+    """Return the directory of a log of two segments and three transactions. One transaction is open, and one was
+    aborted."""
     log = open_log()
     for producer_id, ending in ((1, True), (2, False), (3, None)):
         log.append_batch(data_batch(2, producer_id=producer_id, epoch=0, sequence=0, transactional=True),

@@ -18,7 +18,7 @@ from kbroker.log.stop_snapshot import encode_snapshot_at, snapshot_offset
 from kbroker.record.batch import read_header, set_base_offset
 
 FOREVER = 1 << 62
-"""An expiration, in ms: the batches of these tests are old."""
+"""A producer expiration in ms that is long enough for the old batches of these tests."""
 
 
 def append(log, **batch):
@@ -30,7 +30,7 @@ def end(log, *, commit=True, **marker):
 
 
 def repeated(log, *, sequences=range(5), **producer):
-    """Return for each repeated batch its offset if the log recognises it, or the error."""
+    """Repeat batches. Return the offset of each batch that the log recognises, or the error."""
     answers = []
     for sequence in sequences:
         try:
@@ -48,7 +48,7 @@ def _today(clock):
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_five_batches_that_are_repeated_after_a_stop_are_recognised(open_log, is_clean):
-    """After a clean stop the log knew the last batch alone, and answered the others with an error that ends a
+    """Once, after a clean stop the log knew only the last batch. It refused the other four with an error that ends a
     producer."""
     log = open_log()
     for sequence in range(5):
@@ -75,7 +75,7 @@ def test_the_batches_of_several_producers_are_recognised_after_a_second_clean_st
 
 
 def test_a_producer_without_a_batch_of_late_does_not_move_the_snapshot(open_log):
-    """The bytes that a start replays have a bound, which a producer that rests has left behind."""
+    """A start replays a bounded number of bytes. The batches of an idle producer are before these bytes."""
     log = open_log(max_message_bytes=4096)
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -101,7 +101,8 @@ def test_a_start_replays_no_more_bytes_than_five_batches_of_the_greatest_size_ha
 
 
 def test_a_snapshot_that_deleted_records_pass_is_written_again(open_log):
-    """Below the start of the log a snapshot counts nothing, and a stop without appends leaves what it finds."""
+    """A snapshot below the start of the log is useless, so this stop writes another one. Usually a stop without appends
+    writes none."""
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -128,7 +129,7 @@ def test_the_snapshot_of_a_roll_is_kept_if_the_replay_begins_there(open_log):
 
 
 def test_a_damaged_batch_in_the_replayed_part_is_found_by_a_recovery(open_log, caplog):
-    """The replay reads headers. One that it cannot read ends the log at a start, as any damage does."""
+    """The replay of a start reads batch headers. The log ends at a header that cannot be read, as at any damage."""
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -201,7 +202,7 @@ def window_of(table, producer_id):
 
 
 def fault_of(found, batches):
-    """Return what `kbroker-check` finds wrong with a snapshot of the end of `batches`."""
+    """Return the fault that `kbroker-check` finds in a snapshot of the end of `batches`."""
     check = ProducerStateCheck(0, 0, None)
     for batch in batches:
         check.replay(read_header(batch), batch)

@@ -1,4 +1,5 @@
-"""Searches of a log by time: short ones on the loop, the others one at a time on a worker, while the log changes."""
+"""Searches of a log by time during changes of the log. Short searches run on the loop, long ones one at a time on a
+worker."""
 from __future__ import annotations
 
 import pytest
@@ -14,7 +15,7 @@ from kbroker.record.compression import Compression
 
 
 class HeldWorker:
-    """A worker that runs a job when the test says so."""
+    """A worker that runs a job when the test calls `run`."""
 
     def __init__(self):
         self.jobs = []
@@ -61,7 +62,7 @@ def work():
 
 @pytest.fixture
 def begin(work, searches):
-    """A function that begins a search of a log."""
+    """Return a function that begins a search of a log."""
 
     def begin(log, timestamp_ms):
         search = Search(work, log.offset_for_timestamp(timestamp_ms, searches))
@@ -73,7 +74,7 @@ def begin(work, searches):
 
 @pytest.fixture
 def run(worker, work):
-    """A function that lets the worker run its oldest job, and the loop go on."""
+    """Return a function that runs the worker's oldest job, and then the loop."""
 
     def run():
         worker.run()
@@ -128,7 +129,7 @@ def test_the_greatest_timestamp_is_searched_by_a_worker_too(open_log, work, sear
 
 
 def test_one_search_at_a_time_in_the_order_of_arrival(open_log, begin, worker, run, searches):
-    """Each holds an open file, and the memory of a codec."""
+    """Each running search holds an open file and the memory of a codec."""
     log = open_log()
     append(log, T, T + 5)
     several = [begin(log, T + 1) for _ in range(3)]
@@ -175,7 +176,7 @@ def test_records_that_are_deleted_meanwhile_are_not_found(open_log, begin, run):
 
 
 def test_a_search_does_not_chase_a_producer(open_log, begin, run):
-    """A search for a time that no record has ends, although the log grows."""
+    """A search for a time that no record has comes to an end, although the log grows during the search."""
     log = open_log(index_interval_bytes=1_000_000)
     append(log, T + 5, T + 4)
     log.delete_records(1)
@@ -207,7 +208,7 @@ def test_bytes_that_do_not_decompress_end_the_search(open_log, begin, run, searc
 
 
 class ColdFile(InterposedFile):
-    """A file of which nothing is in the page cache."""
+    """A file that has no pages in the page cache."""
 
     def cached_bytes(self, size, position):
         return 0
@@ -228,7 +229,7 @@ def test_what_is_not_in_the_page_cache_is_read_by_a_worker(open_log, begin, work
 
 
 def test_the_position_of_a_search_is_found_in_an_index(open_log, begin):
-    """Sixty-four headers are read at most; the index leads close to the record."""
+    """The loop reads at most 64 headers, and the index leads close to the record."""
     log = open_log(index_interval_bytes=1)
     for number in range(1000):
         append(log, T + number, compression=Compression.NONE)

@@ -109,7 +109,7 @@ def test_a_control_record_without_a_type_is_refused(key):
 
 @st.composite
 def logs(draw):
-    """Generate interleaved transactions of a few producers, and the aborted ones as a broker lists them."""
+    """Generate interleaved transactions of a few producers, and the list of the aborted ones in a broker's order."""
     log, aborted, first_offsets, offset = [], [], {}, draw(st.integers(0, 100))
     for producer_id, kind, records in draw(
         st.lists(st.tuples(st.integers(0, 3), st.sampled_from('dddpac'), st.integers(1, 3)), max_size=40)

@@ -35,7 +35,7 @@ headers = st.lists(st.tuples(st.text(max_size=20), blobs), max_size=3)
 
 @st.composite
 def reference_batches(draw):
-    """Generate any header, with at least as many bytes as it counts."""
+    """Generate batches with any header fields, and up to 100 random bytes as their records."""
     return reference.Batch(
         base_offset=draw(int64),
         partition_leader_epoch=draw(int32),

@@ -137,7 +137,7 @@ def test_a_snappy_piece_longer_than_the_data_is_refused(size):
 
 
 def zstd_frames(data: bytes) -> list[bytes]:
-    """The frame states its size, or does not."""
+    """Return two frames with the same data: one that states the size of its content, and one that does not."""
     return [zstandard.ZstdCompressor(write_content_size=stated).compress(data) for stated in (True, False)]
 
 
@@ -146,7 +146,8 @@ def test_a_zstd_frame_is_not_given_the_room_that_it_claims():
     for frame in zstd_frames(bytes(size)):
         tracemalloc.start()
         assert refusal(Compression.ZSTD, frame, size - 1) is ErrorCode.MESSAGE_TOO_LARGE
-        # A stated size is refused at once. Otherwise the library decompresses at most one step beyond the limit.
+        # A frame whose stated size is too large is refused at once. Of any other frame, the library decompresses at
+        # most one step beyond the limit.
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < size + 40 * 1024 * 1024

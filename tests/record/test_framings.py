@@ -1,4 +1,4 @@
-"""Framings of compressed blocks: which a producer may choose, and which are read from a log.
+"""The framings of compressed blocks that a producer may choose, and those that are read from a log.
 
 The verdicts are those of Apache Kafka, with the exceptions that tests/jvm/test_differential_batches.py names.
 """

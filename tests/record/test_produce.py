@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def topic(**settings) -> SimpleNamespace:
-    """The settings that LogConfig supplies, with Kafka's defaults."""
+    """Return the settings that LogConfig supplies, with Kafka's defaults."""
     return SimpleNamespace(
         **{
             'max_message_bytes': 1_048_588,
@@ -116,7 +116,7 @@ def test_a_batch_that_a_client_may_not_send_is_refused(batch, code):
 
 @pytest.mark.parametrize(('claimed', 'kept'), [(T, T), (T - 5, T - 5), (0, 0), (-7, -1), (T + HOUR_MS, T + HOUR_MS)])
 def test_a_producer_that_claims_log_append_time_chooses_the_maximum_timestamp_alone(claimed, kept):
-    """Like Apache Kafka, the broker takes the claimed time for that of each record, and clears the bit."""
+    """Like Apache Kafka, the broker treats the claimed time as the time of each record, and clears the bit."""
     records = [(T, b'k', b'v'), (T + 2 * HOUR_MS, b'k', b'v')]
     prepared = prepare_produced(encode_batch(records, log_append_time_ms=claimed), DEFAULT, T)
     header = read_header(prepared)

@@ -168,7 +168,8 @@ def test_records_that_contradict_themselves_are_refused(records, count, message)
 @pytest.mark.parametrize('length', [-1, -2, -1000, -(2**31)])
 @pytest.mark.parametrize('part', ['key', 'value', 'header'])
 def test_each_length_below_zero_is_read_as_null(part, length):
-    """Kafka writes -1, and reads each of them. A producer's batch is refused with the others."""
+    """Kafka writes -1 for null, and reads every negative length as null. A producer's batch with another negative
+    length is refused."""
     batch = batch_of_records([null_record(part, length)], T)
     record = Record(0, T, None if part == 'key' else b'k', None if part == 'value' else b'v',
                     [('h', None)] if part == 'header' else [])

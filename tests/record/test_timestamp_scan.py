@@ -1,4 +1,4 @@
-"""A search of one batch by time finds what decoding all of its records finds, in pieces of any size."""
+"""A search of one batch by time, in pieces of any size, has the same result as decoding all of its records."""
 from __future__ import annotations
 
 import tracemalloc
@@ -51,7 +51,7 @@ def test_with_log_append_time_the_first_record_is_found():
 
 
 def with_records(records, count):
-    """Return a batch of these bytes, which says that they are so many records."""
+    """Return a batch with these bytes as its records, whose header states `count` records."""
     batch = bytearray(batch_of(T, b''))[:FIXED_BYTES]
     batch[8:12] = (FIXED_BYTES - 12 + len(records)).to_bytes(4, 'big')
     batch[57:61] = count.to_bytes(4, 'big', signed=True)
