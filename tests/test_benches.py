@@ -1,4 +1,4 @@
-"""The benches still run. These tests ignore what they measure."""
+"""The benches run. These tests ignore the measurements."""
 import itertools
 import json
 import os

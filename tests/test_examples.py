@@ -95,7 +95,9 @@ them.
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):
-    """The commands find what the program of README.md writes, one more topic, and the id of a Spark query."""
+    """Before the commands, the test runs the program of README.md, creates two topics, and initializes the
+    transactional id of a Spark query.
+    """
     program, = blocks('README.md', 'python')
     program = program.replace('127.0.0.1:9092', broker.address)
     subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=180)

@@ -56,7 +56,7 @@ OURS, THEIRS = classes_of(lean), classes_of(dataclasses)
 
 
 def outcome(function):
-    """Return what a function returns, or the type of its error."""
+    """Return the result of a function, or the type of its error."""
     try:
         return function()
     except (AttributeError, TypeError) as error:

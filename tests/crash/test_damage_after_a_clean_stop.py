@@ -82,7 +82,7 @@ def filled(directory: pathlib.Path, partition: str) -> list[pathlib.Path]:
     return [path for path in segments(directory, partition) if path.stat().st_size]
 
 
-# ---- records that are gone ----
+# ---- lost records ----
 
 @pytest.mark.parametrize('damage', [
     lambda directory: cut_at_a_batch(filled(directory, f'{PLAIN}-0')[-1]),
@@ -426,7 +426,7 @@ def test_a_read_through_a_damaged_index_fails_and_skips_nothing(stopped):
             view_of(broker, every_offset())
 
 
-# ---- what stays after an accepted loss ----
+# ---- after an accepted loss ----
 
 def damage_a_batch(directory: pathlib.Path, number: int) -> int:
     """Flip a bit in the records of a batch of the first filled segment. Return the batch's base offset."""

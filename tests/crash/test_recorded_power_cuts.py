@@ -113,7 +113,7 @@ class History:
                     producer.flush(LIMIT_S)
                     producer.abort_transaction(LIMIT_S)
                 outcome.ended_s = time.time()
-                plain.poll(0)       # learns what has been answered meanwhile
+                plain.poll(0)       # receives the acknowledgements
             assert plain.flush(LIMIT_S) == 0
         finally:
             group.close()

@@ -25,8 +25,8 @@ def opened(tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA by what strace writes for
-    them.
+    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA by the text that strace
+    writes for them.
     """
     def write(name, *calls):
         path, data = hexed(tmp_path / 'data' / 'a'), hexed('one')

@@ -175,9 +175,10 @@ class TracedDisk:
         return is_new
 
     def _opened(self, call: Call) -> tuple[int, Node | None]:
-        """Return the first descriptor of a call and its file or directory, None if that is not below the root.
+        """Return the first descriptor of a call and its file or directory. Return None for a file that is not below the
+        root.
 
-        The traces have no closes. So a descriptor may have become that of a socket or a pipe, as its path shows.
+        The traces have no closes, so a descriptor may now be that of a socket or a pipe. Its path shows that.
         """
         found = DESCRIPTOR.match(call.arguments)
         assert found is not None, call.arguments[:200]
@@ -221,7 +222,7 @@ class TracedDisk:
         self._undecided.setdefault(change.node, []).append(change)
 
     def _sync(self, call: Call, returned: list[tuple[int, int]]) -> bool:
-        """Make durable what had returned before the sync began."""
+        """Make the changes durable that had returned before the sync began."""
         step = next(step for line, step in reversed(returned) if line < call.began)
         if call.name in ('syncfs', 'sync'):
             nodes = list(self._undecided)
@@ -240,11 +241,11 @@ class TracedDisk:
     # ---- power cuts ----
 
     def cut(self, step: int, destination: pathlib.Path, rng: random.Random) -> None:
-        """Write what a power cut after `step` may leave."""
+        """Write the files that a power cut after `step` may leave."""
         self._cut(step, destination, rng.choice(('nothing', 'everything', 'anything', 'anything')), rng)
 
     def rebuild(self, destination: pathlib.Path) -> None:
-        """Write what the process left at its end."""
+        """Write the files that the process left at its end."""
         self._cut(len(self.times_s), destination, 'everything', random.Random(0))
 
     def _cut(self, step: int, destination: pathlib.Path, weather: str, rng: random.Random) -> None:

@@ -1,5 +1,5 @@
-"""The process of a mixed load. It creates topics and runs workers until its standard input ends, and then checks what
-they wrote.
+"""The process of a mixed load. It creates topics and runs workers until its standard input ends, and then checks the
+written records.
 
     python phase.py HOST:PORT PREFIX DIRECTORY SEED yes|no
 

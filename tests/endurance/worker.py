@@ -48,7 +48,7 @@ class Numbers:
 
 
 def value_of(number: int, padding: int = PADDING_BYTES) -> bytes:
-    """Return the value of a record: its number, a checksum of the rest, and padding that the number determines."""
+    """Return the value of a record: a checksum, the number, and padding that the number determines."""
     rest = b'%d:' % number + random.Random(number).randbytes(padding)
     return b'%08x:' % zlib.crc32(rest) + rest
 
@@ -91,7 +91,7 @@ class Worker(ABC):
         self.stop = load.stop_writing
         self.error: BaseException | None = None
         self.done: Counter[str] = Counter()
-        """The numbers of what the worker did, for the report."""
+        """The counts of the worker's actions, for the report."""
         self.failures: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 

@@ -272,7 +272,7 @@ class TableWriter(BatchWriter):
         return f'table: {self._number:,} records written, {count:,} are left'
 
 
-# ---- topics that come and go
+# ---- topics that are created and deleted
 
 class TopicChurner(Worker):
     """A worker that creates a topic, writes and reads it, changes its configs and deletes it. Sometimes it uses the

@@ -306,11 +306,11 @@ def produce_transactional_without_its_coordinator(peer: RawPeer) -> None:
 @case
 def produce_without_an_answer(peer: RawPeer) -> None:
     peer.create_topic()
-    peer.tell(
+    peer.send_only(
         'Produce', 9, acks=0, timeout_ms=0,
         topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=batch(b'x'))])])
     list_offsets(peer, -1)
-    peer.tell(
+    peer.send_only(
         'Produce', 9, acks=0, timeout_ms=0,
         topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=b'xx')])])
     list_offsets(peer, -1)

@@ -53,11 +53,11 @@ def produce_elsewhere(peer: RawPeer, topic: str, partition: int) -> None:
 def fetch(peer: RawPeer, version: int, *topics: dict[str, Any], wait_ms: int = LONG_MS, appended: int | None = None,
           **fields: Any) -> Any:
     """Fetch, and append a record to the partition `appended` of the topic while the broker waits."""
-    def meanwhile() -> None:
+    def append() -> None:
         if appended is not None:
             produce_elsewhere(peer, peer.topic, appended)
 
-    return peer.ask_during(meanwhile, 'Fetch', version, max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20,
+    return peer.ask_during(append, 'Fetch', version, max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20,
                            topics=list(topics), **fields)
 
 
@@ -114,11 +114,11 @@ def share_fetches_that_wait_beside_errors(peer: RawPeer) -> None:
             topics=[dict(topic_id=topic_id, partitions=[dict(partition_index=index) for index in partitions])])
 
     def ask(*partitions: int, wait_ms: int = LONG_MS, appended: int | None = None) -> None:
-        def meanwhile() -> None:
+        def append() -> None:
             if appended is not None:
                 produce_elsewhere(peer, peer.topic, appended)
 
-        peer.ask_during(meanwhile, 'ShareFetch', 2, **share_fetch(*partitions, wait_ms=wait_ms))
+        peer.ask_during(append, 'ShareFetch', 2, **share_fetch(*partitions, wait_ms=wait_ms))
         peer.close()
 
     peer.prepare('ShareGroupHeartbeat', 1, **member, member_epoch=-1, rack_id=None, subscribed_topic_names=[])

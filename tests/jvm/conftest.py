@@ -1,4 +1,4 @@
-"""Fixtures of the tests beside Apache Kafka."""
+"""Fixtures of the tests that compare kbroker with Apache Kafka."""
 import pytest
 from support.kafka.beside_kafka import both_brokers
 

@@ -269,7 +269,7 @@ class GroupSide(Side):
         return self.resolved_s is not None and time.monotonic() - self.resolved_s > REGEX_INTERVAL_S
 
     def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-        """Wait a moment for rows. Return those of the last call and those that have come since."""
+        """Wait a moment for rows. Return `rows` and the rows that have arrived since."""
         self.peer.wait_for_a_record()
         return rows + self.rows()
 

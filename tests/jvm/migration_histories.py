@@ -309,7 +309,7 @@ def is_blank(kind: str, row: Any) -> bool:
 
 
 def all_comparable(side: MixedSide, answers: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Return answers by slot in comparable form, with the members in a leader's answer apart from the rest."""
+    """Return answers by slot in comparable form, and separately the members in a leader's answer."""
     found, members = [], []
     for slot, answer in answers:
         comparable = side.comparable(answer)

@@ -112,11 +112,11 @@ class RawPeer:
         self.steps.append(Step(self.note, request, version, answer))
         return answer
 
-    def ask_during(self, meanwhile: Callable[[], None], api: str, version: int, **fields: Any) -> Any:
-        """Send a request, call `meanwhile`, and return the answer to the request."""
+    def ask_during(self, action: Callable[[], None], api: str, version: int, **fields: Any) -> Any:
+        """Send a request, call `action` before reading the answer, and return the answer."""
         request = build(api + 'Request', **fields)
         self._send(request, version, CLIENT_ID)
-        meanwhile()
+        action()
         answer = self._answer(request, version)
         self.steps.append(Step(self.note, request, version, answer))
         return answer
@@ -147,7 +147,7 @@ class RawPeer:
         self.steps.pop()
         return answer
 
-    def tell(self, api: str, version: int, **fields: Any) -> None:
+    def send_only(self, api: str, version: int, **fields: Any) -> None:
         """Send a request that has no answer."""
         request = build(api + 'Request', **fields)
         self._connected().sendall(self._frame(request, version, CLIENT_ID))

@@ -97,7 +97,7 @@ def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
 
 
 def shown_by_kafkas_tool(options, more):
-    """Return what the console share consumer prints."""
+    """Return the output of the console share consumer."""
     done, = run_tools(CONSOLE, [*options, *more])
     assert done.code == 0, done.errors
     return done.output

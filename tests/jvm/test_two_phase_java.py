@@ -40,7 +40,7 @@ def broker(tmp_path_factory):
 
 
 def java_step(broker, step, transactional_id='tx', topic='java', token=''):
-    """Run a step of the Java producer. Return what it printed, by name."""
+    """Run a step of the Java producer. Return the printed values by name."""
     done, = run_several_tools([['kbroker.TwoPhase', broker.address, step, transactional_id, topic, token]])
     assert done.code == 0, done.errors
     return dict(line.split(' ', 1) for line in done.output.splitlines())

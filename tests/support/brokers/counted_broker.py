@@ -93,7 +93,7 @@ def serve() -> None:
 
 
 def log_count() -> None:
-    """Free the objects that only reference cycles hold, and log the counts of the rest."""
+    """Free the objects that only reference cycles hold, and log the counts of the remaining ones."""
     gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

@@ -118,7 +118,7 @@ class InProcessBroker(Node):
             self.close()
 
     def crash(self) -> None:
-        """Release everything without a clean stop."""
+        """End the broker without a clean stop."""
         self._is_open = False
         self.abandon()
 

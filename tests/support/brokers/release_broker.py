@@ -37,7 +37,7 @@ def names_of_directories() -> list[str]:
 
 def unpack(name: str, destination: pathlib.Path,
            releases: pathlib.Path = RELEASES) -> tuple[pathlib.Path, dict[str, Any]]:
-    """Return a copy of a directory, and what the clients of its last broker saw."""
+    """Unpack a directory. Return its path, and the state that the clients of its last broker saw."""
     with tarfile.open(releases / f'{name}.tar.xz') as archive:
         archive.extractall(destination, filter='data')
     return destination / 'data', json.loads((releases / f'{name}.json').read_text())
@@ -62,7 +62,7 @@ class ReleaseBroker(InProcessBroker):
         raise AssertionError(f'no answer to {request}')
 
     def check_everything(self) -> None:
-        """Compare what a client sees with what the clients of the release saw."""
+        """Compare the state that a client sees with the state that the clients of the release saw."""
         found = json.loads(json.dumps(observe(self.answer)))
         for what, content in self.manifest.items():
             assert what == 'wall_ms' or found[what] == content, what

@@ -1,5 +1,5 @@
-"""Names of certificates, encoded part by part, and mapping rules with subjects, for the tests beside Kafka and those of
-kbroker.
+"""Names of certificates, encoded part by part, and mapping rules with subjects, for the comparison with Kafka and for
+kbroker's own tests.
 """
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ KEY_UPDATE = 24
 
 
 class ClientRecords:
-    """Encrypts what a client sends under TLS_AES_256_GCM_SHA384, from its first record after the handshake on."""
+    """Encrypts the records of a client with TLS_AES_256_GCM_SHA384, from the first one after the handshake on."""
 
     def __init__(self, keylog):
         """Read the client's first traffic secret from a key log in the format of NSS."""

@@ -1,4 +1,6 @@
-"""A stopped log directory with everything that can be lost, random damage to it, and the view of its consumers."""
+"""A stopped log directory with all kinds of data that can be lost, random damage to it, and the records that its
+consumers read.
+"""
 from __future__ import annotations
 
 import pathlib

@@ -213,7 +213,7 @@ class Folder:
 class FreezingFileSystem(FileSystem):
     """A file system that records what is durable below `root`: content by file sync, names by directory sync.
 
-    `crash` writes what a power cut may leave.
+    `crash` writes a directory that a power cut may leave.
     """
 
     def __init__(self, root: pathlib.Path, before_change: Callable[[str, str], None] = lambda change, path: None):
@@ -342,7 +342,7 @@ class FreezingFileSystem(FileSystem):
                 inode.has_error = self.has_error = True
 
     def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
-        """Write what a power cut may leave to `destination`.
+        """Write a directory that a power cut may leave to `destination`.
 
         Each directory keeps its names up to some change. Unsynced content is lost, kept or torn. Without `rng`, and in
         a quarter of the other cases, all unsynced names and content are lost.

@@ -92,7 +92,7 @@ def _train(options: list[str]) -> None:
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """Run one of Kafka's tools and return what it wrote to either stream. Raise AssertionError if it fails."""
+    """Run one of Kafka's tools and return its output on both streams. Raise AssertionError if it fails."""
     done, = run_tools(main_class, arguments)
     assert done.code == 0, f'{main_class} exited with {done.code}:\n{done.output}{done.errors}'
     return done.output + done.errors

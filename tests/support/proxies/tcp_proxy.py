@@ -43,11 +43,11 @@ class TcpProxy(ABC):
 
     @abstractmethod
     def to_broker(self, link):
-        """Forward what the client sends."""
+        """Forward the client's bytes to the broker."""
 
     @abstractmethod
     def to_client(self, link):
-        """Forward what the broker sends."""
+        """Forward the broker's bytes to the client."""
 
     def close(self):
         self._is_closed.set()
@@ -63,7 +63,7 @@ class TcpProxy(ABC):
         while not self._is_closed.is_set():
             try:
                 client, _ = self._listener.accept()
-            except OSError:     # also of a client that went away meanwhile: the proxy goes on
+            except OSError:     # the client may have gone away: the proxy continues
                 self._is_closed.wait(AFTER_FAILURE_S)
                 continue
             broker = self._connect()

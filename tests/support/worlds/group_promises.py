@@ -314,7 +314,7 @@ class Members:
             del self.epochs[group, name]
         return answer
 
-    # ---- what can be observed
+    # ---- observations
 
     def observe(self) -> dict[str, Any]:
         """Return the broker's descriptions of the groups. In a step, an entry changes by one batch, and a start offset
