@@ -13,6 +13,8 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from raw_peer import RawPeer
+from share_histories import ACCEPT, GAP, GROUP_RESOURCE, REJECT, RELEASE, RENEW, values
 from support.brokers.broker_process import BrokerProcess
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.raw_client import RawClient
@@ -32,8 +34,6 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
 WAIT_MS = 400
-GROUP_RESOURCE = 32
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LIMIT_S = 120
 
 DIFFERENCES = {
@@ -44,16 +44,14 @@ DIFFERENCES = {
 }
 
 
-class Peer:
+class Peer(RawPeer):
     """One broker from the view of a script."""
 
     def __init__(self, address: str, name: str, topic_id: bytes):
-        self.address, self.name, self.topic_id = address, name, topic_id
+        super().__init__(address, name)
+        self.name, self.topic_id = name, topic_id
         self.members: dict[str, Member] = {}
         self.seen: list[Any] = []
-
-    def connect(self) -> RawClient:
-        return RawClient.at(self.address)
 
     def member(self, name: str) -> Member:
         if name not in self.members:
@@ -61,58 +59,54 @@ class Peer:
         return self.members[name]
 
     def produce(self, *values: bytes) -> None:
-        with self.connect() as client:
-            answer = client.ask(build('ProduceRequest', acks=-1, timeout_ms=5000, topic_data=[
-                {'name': self.name, 'partition_data': [
-                    {'index': 0, 'records': batch_of(int(time.time() * 1000), *values)}]}]), 12)
+        answer = self.ask('Produce', 12, acks=-1, timeout_ms=5000, topic_data=[
+            {'name': self.name, 'partition_data': [
+                {'index': 0, 'records': batch_of(int(time.time() * 1000), *values)}]}])
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
     def alter(self, **configs: str) -> None:
-        with self.connect() as client:
-            answer = client.ask(build('IncrementalAlterConfigsRequest', resources=[
-                {'resource_type': GROUP_RESOURCE, 'resource_name': self.name, 'configs': [
-                    {'name': name.replace('_', '.'), 'config_operation': 0, 'value': value}
-                    for name, value in configs.items()]}]), 1)
+        answer = self.ask('IncrementalAlterConfigs', 1, resources=[
+            {'resource_type': GROUP_RESOURCE, 'resource_name': self.name, 'configs': [
+                {'name': name.replace('_', '.'), 'config_operation': 0, 'value': value}
+                for name, value in configs.items()]}])
         assert answer.responses[0].error_code == 0, answer
         await_shown_metadata(self.address)
 
     def delete_records(self, offset: int) -> None:
-        with self.connect() as client:
-            answer = client.ask(build('DeleteRecordsRequest', timeout_ms=5000, topics=[
-                {'name': self.name, 'partitions': [{'partition_index': 0, 'offset': offset}]}]), 2)
+        answer = self.ask('DeleteRecords', 2, timeout_ms=5000, topics=[
+            {'name': self.name, 'partitions': [{'partition_index': 0, 'offset': offset}]}])
         assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def rows(self) -> Iterator[Any]:
         """Yield the start offset, the count of finished records and the batches of each update of the group's state."""
-        with self.connect() as client:
-            for record in log_of(client):
-                key = decode_row_key(SHARE_GROUP_STATE, record.key)
-                if isinstance(key, ShareUpdateKey) and key.group_id == self.name:
-                    value = decode_row_value(ShareUpdateValue, record.value)
-                    if value.state_batches:
-                        yield (value.start_offset, value.delivery_complete_count,
-                               [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
-                                for batch in value.state_batches])
+        for record in self._states():
+            key = decode_row_key(SHARE_GROUP_STATE, record.key)
+            if isinstance(key, ShareUpdateKey) and key.group_id == self.name:
+                value = decode_row_value(ShareUpdateValue, record.value)
+                if value.state_batches:
+                    yield (value.start_offset, value.delivery_complete_count,
+                           [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+                            for batch in value.state_batches])
+
+    def _states(self) -> Iterator[Any]:
+        """Yield the records of the only partition of `__share_group_state`."""
+        offset = 0
+        while True:
+            answer = self.ask('Fetch', 12, replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 24, topics=[
+                {'topic': SHARE_GROUP_STATE, 'partitions': [
+                    {'partition': 0, 'fetch_offset': offset, 'partition_max_bytes': 1 << 24}]}])
+            records = answer.responses[0].partitions[0].records
+            if not records:
+                return
+            for header, batch in iter_batches(records):
+                yield from decode_records(batch)
+                offset = header.last_offset + 1
 
     def close(self) -> None:
-        """Close the connections of the members."""
+        """Close all connections."""
         for member in self.members.values():
             member.client.close()
-
-
-def log_of(client: RawClient) -> Iterator[Any]:
-    """Yield the records of the only partition of `__share_group_state`."""
-    offset = 0
-    while True:
-        answer = client.ask(build('FetchRequest', replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 24, topics=[
-            {'topic': SHARE_GROUP_STATE, 'partitions': [
-                {'partition': 0, 'fetch_offset': offset, 'partition_max_bytes': 1 << 24}]}]), 12)
-        records = answer.responses[0].partitions[0].records
-        if not records:
-            return
-        for header, batch in iter_batches(records):
-            yield from decode_records(batch)
-            offset = header.last_offset + 1
+        super().close()
 
 
 class Member:
@@ -120,7 +114,7 @@ class Member:
 
     def __init__(self, peer: Peer, name: str):
         self.peer, self.name = peer, name
-        self.client = peer.connect()
+        self.client = RawClient.at(peer.address)
         self.epoch = 0
 
     def fetch(self, *said: tuple[int, ...], version: int = 2, epoch: int | None = None, **fields: Any) -> None:
@@ -158,11 +152,6 @@ class Member:
 def batches(said: tuple[tuple[int, ...], ...]) -> list[dict[str, Any]]:
     return [{'first_offset': first, 'last_offset': last, 'acknowledge_types': list(types)}
             for first, last, *types in said]
-
-
-def values(records: Any) -> list[bytes]:
-    return [record.value for header, batch in iter_batches(records or b'') if not header.is_control
-            for record in decode_records(batch)]
 
 
 # ---- the scripts
@@ -370,14 +359,10 @@ def a_transaction(peer: Peer, producer: Any, *values: bytes, committed: bool) ->
 
 def await_stable(peer: Peer, end_offset: int) -> None:
     """Wait until the last stable offset is the end. The broker may answer EndTxn before it writes the markers."""
-    deadline = time.monotonic() + LIMIT_S
-    with peer.connect() as client:
-        while True:
-            answer = client.ask(build('ListOffsetsRequest', replica_id=-1, isolation_level=1, topics=[
-                {'name': peer.name, 'partitions': [{'partition_index': 0, 'timestamp': -1}]}]), 7)
-            if answer.topics[0].partitions[0].offset == end_offset:
-                return
-            assert time.monotonic() < deadline, answer
+    answer = peer.ask_until(
+        lambda answer: answer.topics[0].partitions[0].offset == end_offset, 'ListOffsets', 7, replica_id=-1,
+        isolation_level=1, topics=[{'name': peer.name, 'partitions': [{'partition_index': 0, 'timestamp': -1}]}])
+    assert answer.topics[0].partitions[0].offset == end_offset, answer
 
 
 def read_committed(peer: Peer) -> None:
