@@ -32,7 +32,7 @@ EXAMPLES: dict[str, list[Example]] = {
          'kbroker config --check certs/broker.properties'),
     ],
     'kbroker-groups': [
-        ('Show the lag of a group, in offsets and in records that it will get:',
+        ('Show the lag of a group, in offsets and in the records that it will read:',
          'kbroker-groups --bootstrap-server localhost:9092 --describe --group billing \\\n'
          '    --isolation-level read_committed'),
         ('Reset the group to read the last hour again, first as a dry run:',
@@ -60,7 +60,7 @@ EXAMPLES: dict[str, list[Example]] = {
          '    --max-messages 3 --formatter-property print.delivery=true'),
     ],
     'kbroker-acls': [
-        ('Let a producer and the consumers of a group use a topic, and print what is allowed there:',
+        ('Let a producer and the consumers of a group use a topic, and print the ACLs of the topic:',
          'kbroker-acls --bootstrap-server localhost:9092 --add --allow-principal User:loader --producer \\\n'
          '    --topic orders\n'
          'kbroker-acls --bootstrap-server localhost:9092 --add --allow-principal User:billing --consumer \\\n'
@@ -80,7 +80,7 @@ EXAMPLES: dict[str, list[Example]] = {
     'kbroker-transactions': [
         ('Find out what holds back the consumers of a topic:',
          'kbroker-transactions --bootstrap-server localhost:9092 why-stuck orders'),
-        ('The same from the log directory, with the records that members of share groups hold:',
+        ('Find it out from the log directory, and list the records that members of share groups hold:',
          'kbroker-transactions --data-dir /var/lib/kbroker why-stuck orders'),
         ('Show the life of a transactional id from the log directory:',
          'kbroker-transactions --data-dir /var/lib/kbroker history loader'),
@@ -107,7 +107,7 @@ EXAMPLES: dict[str, list[Example]] = {
     'kbroker-verify': [
         ('Verify a broker for ten minutes, with faults of the network only:',
          'kbroker-verify --bootstrap-server localhost:9092'),
-        ('Start a broker, and also kill and pause it meanwhile:',
+        ('Start a broker, and kill and pause it during the run:',
          "kbroker-verify --bootstrap-server 127.0.0.1:9092 --minutes 60 \\\n"
          "    --broker-command 'kbroker serve --listen 127.0.0.1:9092 --data-dir verified'"),
     ],
