@@ -1,4 +1,4 @@
-"""Types of partition.pyx; the documentation stands there."""
+"""Types of partition.pyx, which has the documentation."""
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Types of topic.pyx; the documentation stands there."""
+"""Types of topic.pyx, which has the documentation."""
 from typing import Any
 
 from kbroker.settings.topic_config import LogConfig

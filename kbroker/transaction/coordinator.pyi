@@ -1,4 +1,4 @@
-"""Types of coordinator.pyx; the documentation stands there."""
+"""Types of coordinator.pyx, which has the documentation."""
 from collections.abc import Iterable, Iterator
 from typing import Any
 

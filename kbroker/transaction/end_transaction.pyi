@@ -1,4 +1,4 @@
-"""Types of end_transaction.pyx; the documentation stands there."""
+"""Types of end_transaction.pyx, which has the documentation."""
 from collections.abc import Generator
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Types of endings.pyx; the documentation stands there."""
+"""Types of endings.pyx, which has the documentation."""
 import enum
 
 from kbroker.base.errors import ErrorCode

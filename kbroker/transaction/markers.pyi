@@ -1,4 +1,4 @@
-"""Types of markers.pyx; the documentation stands there."""
+"""Types of markers.pyx, which has the documentation."""
 import enum
 
 from kbroker.base.errors import ErrorCode

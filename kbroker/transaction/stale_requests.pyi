@@ -1,4 +1,4 @@
-"""Types of stale_requests.pyx; the documentation stands there."""
+"""Types of stale_requests.pyx, which has the documentation."""
 from collections.abc import Callable
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Types of state.pyx; the documentation stands there."""
+"""Types of state.pyx, which has the documentation."""
 import enum
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Types of store.pyx; the documentation stands there."""
+"""Types of store.pyx, which has the documentation."""
 from collections.abc import Callable
 
 from kbroker.base.clock import Clock, Timers
