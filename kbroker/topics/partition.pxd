@@ -13,7 +13,7 @@ from kbroker.log.unwritten cimport WriteArena
 cdef struct WaiterLink:
     WaiterLink *next
     WaiterLink *previous
-    PyObject *waiter            # borrowed: a waiter takes its link out before it goes
+    PyObject *waiter            # borrowed: a waiter removes its link before it is freed
 
 
 cdef struct Awaited:
@@ -50,7 +50,7 @@ cdef class FetchWaiter:
 cdef class Tick:
     cdef WriteArena arena
     cdef list partitions
-    cdef int64_t costly_work_ends_us   # in this tick; 0: none was done yet
+    cdef int64_t costly_work_ends_us   # in this tick; 0 before the first costly work
 
     cdef int add(self, Partition partition) except -1
     cdef int end_loan(self) except -1
@@ -65,7 +65,7 @@ cdef class Partition(Appender):
     cdef public int32_t leader_epoch
     cdef Log _log                     # private to topics/, which tests/test_layers.py checks
     cdef readonly int64_t high_watermark
-    cdef readonly int64_t acknowledged_offset   # the end of what clients were answered for with acks=1 or acks=0
+    cdef readonly int64_t acknowledged_offset   # the end of the records acknowledged with acks=1 or acks=0
     cdef readonly bint is_deleted
     cdef bint _page_cache
     cdef object _flusher

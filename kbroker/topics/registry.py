@@ -261,12 +261,15 @@ class TopicRegistry:
             yield
 
     def configure(self) -> Steps[None]:
-        """Apply changed defaults of the broker to every topic that does not override them. The caller has a turn."""
+        """Apply changed defaults of the broker to every topic that does not override them.
+
+        The caller holds `commits.turns`.
+        """
         for topic in self.topics():
             yield from self._apply(topic, topic.overrides)
 
     def configure_topic(self, name: str) -> Steps[None]:
-        """Apply the configs of a topic that changed in the metadata image. The caller has a turn."""
+        """Apply the configs of a topic that changed in the metadata image. The caller holds `commits.turns`."""
         return self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:

@@ -5,7 +5,7 @@ from kbroker.transaction.state cimport TransactionMetadata
 
 
 cdef enum:
-    MOST_PARTITIONS = 10000     # of one transaction
+    MOST_PARTITIONS = 10000     # the most of one transaction
 
 
 cdef object busy(TransactionMetadata metadata)

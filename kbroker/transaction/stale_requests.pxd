@@ -15,7 +15,7 @@ cdef class StaleRequests:
     cdef readonly int64_t refused           # requests, since the start
     cdef public Py_ssize_t most_groups
     cdef public object find_connection      # returns an open connection by its id, None for any other
-    cdef object groups      # (producer id, hash of the group id): GroupConnection, the last one used at the end
+    cdef object groups      # GroupConnection by (producer id, hash of the group id), the last used one at the end
     cdef dict groups_of     # {hash of a group id} by producer id
 
     cdef int check(self, TransactionMetadata metadata, object connection, str what) except -1

@@ -10,7 +10,7 @@ cpdef enum:
     NO_PRODUCER_EPOCH = -1
     NO_TIMESTAMP = -1
     MAX_PRODUCER_EPOCH = 32767          # only in a fence of the coordinator, and in a producer id's last markers
-    EXHAUSTED_PRODUCER_EPOCH = 32766    # from here on, the next bump that a client would see needs a new producer id
+    EXHAUSTED_PRODUCER_EPOCH = 32766    # from this epoch on, the client's next bump needs a new producer id
     NEVER_TIMES_OUT_MS = 2147483647     # the timeout of a producer in two-phase commit (KIP-939)
     EPOCH_BUMPS_FROM = 2                # the transaction version from which each ending bumps the epoch (KIP-890)
 
