@@ -41,6 +41,8 @@ MEMBERS_A_PART = 64
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember[Any])
+AnyGroup = ModernGroup[Any, Any]
+AnyMember = ModernMember[Any]
 
 
 class Call(NamedTuple):
@@ -144,6 +146,9 @@ class Draft(Generic[G, M]):
         return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
 
 
+AnyDraft = Draft[Any, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The table of one kind of group: its classes, and the functions in which its heartbeats differ from those of other
@@ -152,8 +157,8 @@ class Kind:
     A heartbeat calls the functions from `subscribe` to `reply` once, in this order.
     """
 
-    group_class: type[ModernGroup[Any, Any]]
-    draft_class: type[Draft[Any, Any]]
+    group_class: type[AnyGroup]
+    draft_class: type[AnyDraft]
     max_size: Callable[[Config], int]
     """Returns the largest number of members that a group may have."""
     find: Callable[[Any, Call], Any]
@@ -276,7 +281,7 @@ class Heartbeats:
             return self.kind.group_class(request.group_id), []
         return (yield from self.kind.replace_other(found))
 
-    def check_size(self, group: ModernGroup[Any, Any], request: Any) -> None:
+    def check_size(self, group: AnyGroup, request: Any) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if the request is from a new member and the group is full."""
         if len(group.members) >= self.kind.max_size(self.place.config) and (
                 request.member_id not in group.members
@@ -284,13 +289,13 @@ class Heartbeats:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED,
                              f'group {group.group_id} has {len(group.members)} members')
 
-    def origin_of(self, before: ModernMember[Any] | None, request: Any) -> Any:
+    def origin_of(self, before: AnyMember | None, request: Any) -> Any:
         """Return the member before the request sets its fields: the found member, its successor, or a new member."""
         if before is None:
             return self.kind.group_class.member_class(member_id=request.member_id)
         return before if self.kind.successor is None else self.kind.successor(before, request)
 
-    def check_epoch(self, member: ModernMember[Any], request: Any) -> None:
+    def check_epoch(self, member: AnyMember, request: Any) -> None:
         """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch.
 
         Accept the previous epoch from a member that lost the last reply and owns nothing beyond it.
@@ -305,7 +310,7 @@ class Heartbeats:
                 return
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {held.epoch}')
 
-    def replace_member(self, draft: Draft[Any, Any]) -> None:
+    def replace_member(self, draft: AnyDraft) -> None:
         """Add the rows that replace `before` by `origin`."""
         assert draft.before is not None
         group_id, origin, rows = draft.group.group_id, draft.origin, self.kind.rows
@@ -315,7 +320,7 @@ class Heartbeats:
             group_id, origin.member_id, draft.group.targets.get(draft.before.member_id, {})))
         draft.rows.append(rows.current_row(group_id, origin.member_id, origin.held))
 
-    def check_memory(self, draft: Draft[Any, Any]) -> None:
+    def check_memory(self, draft: AnyDraft) -> None:
         """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for what the request adds to the member and the
         group."""
         more_bytes = draft.member.held_bytes - (0 if draft.before is None else draft.before.held_bytes)
@@ -326,18 +331,18 @@ class Heartbeats:
         if more_bytes > 0:
             self.place.shard.memory.check(more_bytes)
 
-    def is_due(self, group: ModernGroup[Any, Any]) -> bool:
+    def is_due(self, group: AnyGroup) -> bool:
         """Return whether a topic of the group may have changed since a heartbeat last checked the topics."""
         return self.place.changes.concern(group.names, group.metadata_version)
 
-    def bump(self, draft: Draft[Any, Any], needs_epoch: bool) -> Steps[None]:
+    def bump(self, draft: AnyDraft, needs_epoch: bool) -> Steps[None]:
         """Compute the hash of the topics. Begin a new group epoch if the hash has changed, or if `needs_epoch`."""
         draft.metadata_hash = yield from self.place.changes.hash_of(draft.names())
         if needs_epoch or draft.metadata_hash != draft.group.metadata_hash:
             draft.epoch += 1
             draft.rows += draft.epoch_rows()
 
-    def may_assign(self, group: ModernGroup[Any, Any], now_ms: int) -> bool:
+    def may_assign(self, group: AnyGroup, now_ms: int) -> bool:
         """Return whether targets may be computed: both the delay of a new group and the assignment interval have
         passed."""
         if self.place.deadlines.is_armed(DELAY, group.group_id, ''):
@@ -345,7 +350,7 @@ class Heartbeats:
         interval_ms = self.timing(group.group_id).assignment_interval_ms
         return not group.assigned_at_ms or not interval_ms or is_over(interval_ms, group.assigned_at_ms, now_ms)
 
-    def interval_ms(self, draft: Draft[Any, Any]) -> int:
+    def interval_ms(self, draft: AnyDraft) -> int:
         """Return the time until the member's next heartbeat."""
         assigned_at_ms = draft.group.assigned_at_ms if draft.targets is None else draft.now_ms
         is_settled = draft.assignment_epoch == draft.epoch and draft.member.held.is_reconciled_to(draft.epoch)
@@ -355,7 +360,7 @@ class Heartbeats:
     def timing(self, group_id: str) -> Timing:
         return self.place.group_config(group_id).timing[self.kind.group_class.group_type]
 
-    def after_beat(self, draft: Draft[Any, Any], call: Call, version: int) -> None:
+    def after_beat(self, draft: AnyDraft, call: Call, version: int) -> None:
         """Arm the member's deadlines, because the rows are adopted. The topics were checked up to `version`."""
         group_id, member = draft.group.group_id, draft.member
         group = self.place.shard.groups.get(group_id)
@@ -388,7 +393,7 @@ class Heartbeats:
             key: dict.fromkeys(numbers, 0) for key, numbers in member.held.assigned.items()})
         return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply)
 
-    def fence(self, group: ModernGroup[Any, Any], members: Iterable[Any], reply: object) -> Steps[Outcome]:
+    def fence(self, group: AnyGroup, members: Iterable[Any], reply: object) -> Steps[Outcome]:
         """Remove members. The next heartbeat of a remaining member computes new targets."""
         gone = list(members)
         if self.kind.downgrade is not None:
@@ -408,7 +413,7 @@ class Heartbeats:
 
         return Outcome(rows, reply, after)
 
-    def names_without(self, group: ModernGroup[Any, Any], gone: list[Any]) -> Steps[Iterable[str]]:
+    def names_without(self, group: AnyGroup, gone: list[Any]) -> Steps[Iterable[str]]:
         """Return the topics that the members which are not in `gone` subscribe to."""
         if len(gone) == 1:
             return group.names_with(gone[0], None)
@@ -423,7 +428,7 @@ class Heartbeats:
 
     # Deadlines
 
-    def arm_session(self, group_id: str, member: ModernMember[Any]) -> None:
+    def arm_session(self, group_id: str, member: AnyMember) -> None:
         """Fence the member unless it heartbeats within its session timeout."""
         timeout_ms = member.own_session_timeout_ms
         self.place.deadlines.arm(
@@ -441,7 +446,7 @@ class Heartbeats:
                     not self.place.deadlines.is_armed(SESSION, group_id, member.member_id)):
                 self.arm_session(group_id, member)
 
-    def follow_revocation(self, group_id: str, member: ModernMember[Any]) -> None:
+    def follow_revocation(self, group_id: str, member: AnyMember) -> None:
         """Fence a member that has to give up partitions or tasks unless it confirms within its rebalance timeout."""
         timeout_ms = member.revocation_timeout_ms
         if member.held.state is State.UNREVOKED and timeout_ms is not None:
@@ -463,14 +468,14 @@ class Heartbeats:
             return Outcome()
         return self.fence(group, [member], None)
 
-    def start_deadlines(self, group: ModernGroup[Any, Any]) -> None:
+    def start_deadlines(self, group: AnyGroup) -> None:
         """Arm the deadlines of the members of a group that was loaded. Each deadline gets its full time."""
         for member in group.members.values():
             self.arm_session(group.group_id, member)
             self.follow_revocation(group.group_id, member)
 
 
-def assign(draft: Draft[Any, Any], kind: Kind) -> Steps[None]:
+def assign(draft: AnyDraft, kind: Kind) -> Steps[None]:
     """Compute the targets for the new epoch, and add their rows to the draft."""
     group_id = draft.group.group_id
     targets = draft.targets = yield from kind.targets(draft)
@@ -484,7 +489,7 @@ def assign(draft: Draft[Any, Any], kind: Kind) -> Steps[None]:
     draft.rows.append(kind.rows.assignment_epoch_row(group_id, draft.epoch, draft.now_ms))
 
 
-def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
+def find_dynamic(group: AnyGroup, call: Call) -> Any:
     """Return the member of a request without an instance id; None for a new member. Raise UNKNOWN_MEMBER_ID."""
     member = group.members.get(call.request.member_id)
     if member is None and call.request.member_epoch != JOIN_EPOCH:
@@ -492,7 +497,7 @@ def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
     return member
 
 
-def partitions_reply(response_class: Any, draft: Draft[Any, Any], interval_ms: int, is_asked: bool) -> Any:
+def partitions_reply(response_class: Any, draft: AnyDraft, interval_ms: int, is_asked: bool) -> Any:
     """Return the response to a member of a consumer or share group.
 
     The response has the member's partitions if the request asks for them (`is_asked`), or if they have changed.
@@ -516,7 +521,7 @@ def not_found(group_id: str) -> KafkaError:
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'found no group {group_id!r} of this type')
 
 
-def unknown_member(group: ModernGroup[Any, Any], member_id: str) -> KafkaError:
+def unknown_member(group: AnyGroup, member_id: str) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group.group_id} has no member {member_id!r}')
 
 
