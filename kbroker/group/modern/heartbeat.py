@@ -361,7 +361,8 @@ class Heartbeats:
         return self.place.group_config(group_id).timing[self.kind.group_class.group_type]
 
     def after_beat(self, draft: AnyDraft, call: Call, version: int) -> None:
-        """Arm the member's deadlines, because the rows are adopted. The topics were checked up to `version`."""
+        """Arm the member's deadlines, once the rows are adopted. `version` is the one up to which the topics were
+        checked."""
         group_id, member = draft.group.group_id, draft.member
         group = self.place.shard.groups.get(group_id)
         if isinstance(group, self.kind.group_class):

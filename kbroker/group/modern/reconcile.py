@@ -1,7 +1,7 @@
 """Reconciliation: how a member moves from its assignment towards its target.
 
-A member first gives up what is not in its target. Then it gets what is in its target and free. The functions are pure:
-they return a new value, and use no clock, log or setting.
+A member first gives up what is not in its target. Then it gets everything in its target that no other member holds. The
+functions are pure: they return a new value, and use no clock, log or setting.
 
 An assignment maps a key to numbers with their assignment epochs. In consumer and share groups, a key is the id of a
 topic and a number is a partition. In streams groups, a key is (role, subtopology) and a number is a task.

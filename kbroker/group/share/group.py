@@ -1,4 +1,5 @@
-"""A share group (KIP-932): its members, their assignments and its initialized share states, made by its rows."""
+"""A share group (KIP-932): its members, their assignments and its initialized share states, as its rows have made them.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         """The partitions whose share state is initialized. Only these are assigned. Each row replaces this mapping."""
         self.has_states_row = False
         self.complete_version = NEVER_LOOKED
-        """A version of the TopicChanges: at this version, all partitions of all subscribed topics were initialized."""
+        """The last version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
         self._is_covered: bool | None = None
 
     def copy(self) -> Self:

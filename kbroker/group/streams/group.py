@@ -42,7 +42,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         self._active = TaskHolders[str]()
         """The active tasks of members, those pending revocation included, by subtopology."""
         self._in_process = TaskHolders[tuple[str, str]]()
-        """The tasks of all roles, by process and subtopology: those of the members of the process."""
+        """The tasks that the members of a process have, in any role, by process and subtopology."""
 
     def copy(self) -> Self:
         twin = super().copy()
