@@ -1,5 +1,4 @@
-"""The group coordinator. It passes each request to the shard of its group, loads the shards, and expires their offsets.
-"""
+"""The group coordinator: passes each request to the shard of its group, loads the shards, and expires their offsets."""
 
 from __future__ import annotations
 

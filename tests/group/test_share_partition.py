@@ -1,5 +1,4 @@
-"""The states of the records of a share partition: each rule, and random histories that are compared with the slow twin.
-"""
+"""The states of the records of a share partition: each rule, and random histories compared with the slow twin."""
 from __future__ import annotations
 
 import itertools

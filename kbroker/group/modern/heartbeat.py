@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
-"""The epochs with which a member joins, with which it leaves, and with which a static member leaves in order to return.
-"""
+"""The epochs with which a member joins, with which it leaves, and with which a static member leaves for a while."""
 
 MEMBERS_A_PART = 64
 """The number of members that are handled between two yields."""

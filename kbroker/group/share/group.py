@@ -1,5 +1,4 @@
-"""A share group (KIP-932): its members, their assignments and its initialized share states, as its rows have made them.
-"""
+"""A share group (KIP-932): its members, assignments and initialized share states, as its rows have made them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

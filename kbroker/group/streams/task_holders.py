@@ -1,5 +1,4 @@
-"""An index of the tasks that the members of a streams group hold. Each entry belongs to a place, such as a subtopology.
-"""
+"""An index of the tasks that the members of a streams group hold. Each task is in a place, such as a subtopology."""
 from __future__ import annotations
 
 from collections.abc import Collection
