@@ -123,12 +123,26 @@ def test_a_field_of_another_type_is_refused_when_a_module_names_it(path, type_na
         RequestFields('ProduceRequest').field(path, type_name)
 
 
-def test_an_array_without_a_bound_is_not_read():
-    fields = RequestFields('ProduceRequest')
+def test_a_request_has_no_field_that_its_table_lacks():
     with pytest.raises(KeyError):
-        fields.field('absent', 'int32')
+        RequestFields('ProduceRequest').field('absent', 'int32')
+
+
+def test_a_request_has_few_bounds():
+    fields = RequestFields('ProduceRequest')
     with pytest.raises(TypeError, match='3 bounds, 2 expected at most'):
         fields.set_bounds({'a': (1, 'topic_data'), 'b': (1, 'topic_data.partition_data'), 'c': (1, 'topic_data')})
+
+
+def test_no_field_is_named_once_a_request_was_read():
+    fields = readers.fields_that_were_used('EndTxnRequest', encode(EndTxnRequest(), 5), 5)
+    with pytest.raises(TypeError, match='EndTxnRequest: requests of version 5 are read already'):
+        fields.field('committed', 'bool')
+
+
+def test_an_array_without_a_bound_is_not_read():
+    with pytest.raises(TypeError, match='ProduceRequest: topic_data has no bound in the declaration of its API'):
+        readers.fields_that_were_used('ProduceRequest', encode(ProduceRequest(), 9), 9, 'topic_data', '[]struct')
 
 
 def test_later_versions_of_the_tables_are_served_by_the_same_handlers(tmp_path):

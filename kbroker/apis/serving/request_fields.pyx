@@ -78,26 +78,26 @@ cdef class RequestFields:
             if self.pulled_tagged not in (None, path) or '.' in path:
                 raise TypeError(f'{self.message_name}: {path} is another tagged field, one of the request expected')
             self.pulled_tagged = path
-        if path not in self.pulled:
-            self.pulled.add(path)
-            self._forget_plans()
+        self._check_unused()
+        self.pulled.add(path)
         return number
 
     def set_bounds(self, bounds):
         """Bound the arrays that are pulled. `bounds` is {name of the count: (its bound, paths of arrays)}: the elements
         of these arrays together have this bound, and errors show the name."""
+        self._check_unused()
         if len(bounds) > MOST_BOUNDS:
             raise TypeError(f'{self.message_name}: {len(bounds)} bounds, {MOST_BOUNDS} expected at most')
         self.bounds = [(what, most) for what, (most, *_) in bounds.items()]
         self.bound_of = {path: place for place, (_, *paths) in enumerate(bounds.values()) for path in paths}
         for place, (_, most) in enumerate(self.bounds):
             self.most[place] = most
-        self._forget_plans()
 
-    def _forget_plans(self):
+    def _check_unused(self):
+        """Raise TypeError if a request was read: requests that are in flight point into its plan."""
         for version in range(MOST_VERSIONS):
-            PyMem_Free(self.plans[version])
-            self.plans[version] = NULL
+            if self.plans[version] != NULL:
+                raise TypeError(f'{self.message_name}: requests of version {version} are read already')
 
     cdef int compile(self, int version) except -1:
         """Set the plan of a version. Raises ProtocolError if the message has no such version."""

@@ -50,6 +50,17 @@ def pull(str message_name not None, list paths not None, frame, int version):
     return found
 
 
+def fields_that_were_used(str message_name not None, frame, int version, *named):
+    """Return the fields of a request after one was begun. `named` is a path and its type, if one is pulled."""
+    cdef RequestFields fields = RequestFields(message_name)
+    cdef FieldReader reader
+    cdef Cursor body = cursor_at(frame, 0)
+    if named:
+        fields.field(*named)
+    fields.begin(&reader, &body, version)
+    return fields
+
+
 cdef dict pull_struct(FieldReader *reader, struct, str before, dict numbers):
     return {field.name: pull_field(reader, field, before + field.name, numbers)
             for field in struct.fields if before + field.name in numbers and field.tag is None}
