@@ -51,7 +51,7 @@ cdef class OffsetCommitInFlight(Completion):
 
 
 def answer_later(OffsetCommitInFlight in_flight not None, dict results not None):
-    """Answer a commit of many partitions in a turn of its own: a generator."""
+    """Answer a commit of many partitions in a later turn: a generator."""
     yield
     in_flight.request.reply(answer(in_flight.topics, in_flight.hosted, results))
 

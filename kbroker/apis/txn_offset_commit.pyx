@@ -92,7 +92,7 @@ cdef class TxnOffsetCommitInFlight(Completion):
 
 
 def append_in_own_turn(TxnOffsetCommitInFlight in_flight not None):
-    """Append the offsets of many partitions in a turn of their own: a generator."""
+    """Append the offsets of many partitions in a later turn: a generator."""
     yield
     in_flight.append()
 

@@ -19,7 +19,7 @@ from kbroker.protocol.plan import Message
 
 TextOf = Callable[[Any], str]
 
-# Kafka's names with capitals that cannot be derived from ours.
+# Fields whose capitals in Kafka cannot be derived from their names in the tables.
 NAMES = {'kraft_version': 'kRaftVersion', 'kraft_version_feature': 'kRaftVersionFeature'}
 ESCAPED = re.compile(r'\\\\|\\u(....)')
 LEAST_PLAIN_DOUBLE, LEAST_LARGE_DOUBLE = Decimal('1e-3'), Decimal('1e7')

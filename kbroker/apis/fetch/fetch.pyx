@@ -58,7 +58,7 @@ cdef enum Stage:
 
 @cython.final
 cdef class Fetch(Waiter):
-    """One request, from its session on until it is answered; parked if it found less than min_bytes.
+    """A Fetch request, from the choice of its session until its answer. It is parked if it finds less than min_bytes.
 
     A fetch of more than FEW partitions is done in parts, by `work`: it takes the partitions of the request into the
     session, looks at them, and parks or answers. State may change between two parts: `has_moved` finds such changes.

@@ -70,7 +70,7 @@ FRAMES: dict[LoginState, tuple[frozenset[ApiKey], Verdict]] = {
     LoginState.LOGGED_IN: (frozenset({ApiKey.SASL_HANDSHAKE}), Verdict.CLOSE),      # after the session's end
     LoginState.FAILED: (frozenset(), Verdict.CLOSE),
 }
-"""The requests that are served, and the verdict on others, by state."""
+"""The requests that are served in each state, and the verdict on all other requests."""
 
 
 AMONG_TOKENS = frozenset({LoginState.TOKENS, LoginState.BARE_TOKENS, LoginState.RENEWING, LoginState.RENEWING_BARE})

@@ -137,7 +137,8 @@ cdef class Dispatcher(FrameServer):
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at
         if session.takes_bare_tokens:
-            # One byte more than the longest is enough to refuse a token. After a login, a frame may have 100 MiB.
+            # Copy one byte more than the longest token at most, which is enough to refuse it: after a login, a frame
+            # may have 100 MiB.
             answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(
                 <char *>frame, min(frame_bytes, <Py_ssize_t>(MOST_TOKEN_BYTES + 1))))
             if answer is not None:

@@ -457,7 +457,8 @@ cdef class Api:
         return getattr(messages, f'{self.name}Request')
 
     def failure(self, body, code, message, int version):
-        """Return the response to a request that failed as a whole, or None. A generator returns a long one in parts."""
+        """Return the response to a request that failed as a whole, or None. A response that may be long is returned as
+        a generator that creates it in parts."""
         if self.error_response is not None:
             return self.error_response(body, code, message, version)
         response = getattr(messages, f'{self.name}Response')(error_code=int(code))

@@ -16,7 +16,7 @@ cdef class Waiter:
 
 
 cdef class WaitingRoom:
-    """All parked requests. Appends may wake one many times; it looks again once, at the end of the tick."""
+    """All parked requests. A request that appends have woken several times looks again once, at the end of the tick."""
 
     def __init__(self):
         self.by_connection = {}
