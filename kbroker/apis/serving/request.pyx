@@ -378,15 +378,13 @@ def finish_reply(Request request not None, Encoding encoding not None, response)
 cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
     """Answer with the error of a handler in C. The error response needs the decoded body."""
     cdef Py_ssize_t body_bytes = body.end - body.at
-    if body_bytes <= AT_ONCE_BYTES:
-        return request.fail(decode_bytes(request.api.request_class, body, request.version), error)
+    cdef DecodingHandler failing_handler
     if body_bytes > LARGEST_BYTES:
         logger.error('%r failed with %d bytes', request, body_bytes, exc_info=error)
         request.connection.close(f'{request.api.key.name} of {body_bytes} bytes failed: {error}')
         return 0
-    return wait_in_line(request, body_bytes, serve_in_slices(
-        request, request.api.request_class, partial(raise_again, error),
-        PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
+    failing_handler = DecodingHandler(partial(raise_again, error), f'{request.api.name}Request')
+    return failing_handler.serve(request, body)
 
 
 def raise_again(error, _request, _message):
