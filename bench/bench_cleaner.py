@@ -9,12 +9,12 @@ import pytest
 from reference.compaction import Rules, Stored, compact
 
 from kbroker.base.clock import Clock
+from kbroker.log.append import Origin
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.compaction import Retention, SegmentWriter, index_batches
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.offset_map import OffsetMap
-from kbroker.log.origin import Origin
 from kbroker.log.segment import Segment
 from kbroker.record.batch import encode_batch
 from kbroker.settings.config import Config

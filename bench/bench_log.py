@@ -8,10 +8,10 @@ import os
 import pytest
 
 from kbroker.base.clock import Clock
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

@@ -32,10 +32,10 @@ from reference.log import ReferenceLog
 from support.messages.message_strategies import as_values
 
 from kbroker.base.clock import Clock
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import (

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.base.errors import ConfigError
 from kbroker.daemon.broker import Broker
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.settings.config import Config
 

@@ -6,7 +6,7 @@ from kbroker.log.newest_connection cimport ANY_CONNECTION, LateRefusal
 from kbroker.record.batch cimport BatchFields
 
 
-cdef enum AppendOrigin:             # the values of kbroker.log.origin.Origin, which documents them
+cdef enum AppendOrigin:             # class Origin documents the values
     ORIGIN_CLIENT = 0
     ORIGIN_COORDINATOR = 1
     ORIGIN_REPLICATION = 2

@@ -1,7 +1,13 @@
 """Types of append.pyx, which has the documentation."""
+import enum
 from typing import Any
 
 from kbroker.log.producer_state import Verification
+
+class Origin(enum.IntEnum):
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
 
 class AppendResult:
     @property

@@ -1,4 +1,6 @@
 """One append: the struct that travels from the request to the segment, and its Python edge."""
+import enum
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
@@ -6,6 +8,17 @@ from cpython.object cimport PyObject
 from kbroker.record.batch cimport HEADER_READ, BatchFields, batch_size_bytes, parse_header, refuse_header
 
 from kbroker.record.batch import CorruptBatchError
+
+
+class Origin(enum.IntEnum):
+    """The origin of an append, which decides which checks of the producer state apply."""
+
+    CLIENT = ORIGIN_CLIENT
+    """A Produce request: all checks."""
+    COORDINATOR = ORIGIN_COORDINATOR
+    """Transaction markers and rows of internal topics: epochs are checked, but not sequences."""
+    REPLICATION = ORIGIN_REPLICATION
+    """Batches that are in a log already: nothing is checked."""
 
 
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:

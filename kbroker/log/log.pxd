@@ -4,10 +4,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker.log.append cimport Append, Appender
 from kbroker.log.fs.file cimport File
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.segments cimport LogSlice, Segments
 from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.log.segment cimport Segment
-from kbroker.log.segments cimport Segments
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport Marker

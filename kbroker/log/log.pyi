@@ -6,12 +6,10 @@ from kbroker.base.errors import KafkaError
 from kbroker.log.append import Appender
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
-from kbroker.log.log_slice import LogSlice
-from kbroker.log.options import LogOptions
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.recovery import Opening
+from kbroker.log.recovery import LogOptions, Opening
 from kbroker.log.segment import Segment
-from kbroker.log.segments import Segments
+from kbroker.log.segments import LogSlice, Segments
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.timestamps import Searches, Steps
 from kbroker.record.batch import BatchHeader

@@ -15,15 +15,13 @@ from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
 from kbroker.log.fs import is_shortage
 from kbroker.log.fs.file cimport File
-from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
-from kbroker.log.options import LogOptions
 from kbroker.log.producer_entry cimport CachedBatch
-from kbroker.log.recovery import Opening
+from kbroker.log.recovery import LogOptions, Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
-from kbroker.log.segments cimport Segments
+from kbroker.log.segments cimport LogSlice, Segments
 from kbroker.log.shortage import shortage
 from kbroker.log.stop_snapshot cimport write_stop_snapshot
 from kbroker.log.timestamps import first_at_or_after, greatest

@@ -37,9 +37,9 @@ from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import check_files, list_partitions, lock_directory
-from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.producer_state import ProducerRoom
+from kbroker.log.recovery import LogOptions
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.log.verification import TRACES, Past, Verification

@@ -2,10 +2,18 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.fs.file cimport File
 from kbroker.log.segment cimport Segment
 from kbroker.log.time_search cimport TimeSearch
 from kbroker.record.batch cimport BatchFields
+
+
+cdef class LogSlice:
+    cdef readonly File file
+    cdef readonly int64_t position
+    cdef readonly int64_t size_bytes
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t end_offset
 
 
 @cython.final

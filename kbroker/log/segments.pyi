@@ -3,10 +3,18 @@ from collections.abc import Iterator
 from typing import overload
 
 from kbroker.base.clock import Clock
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import File, FileSystem
 from kbroker.log.segment import Segment
 from kbroker.log.time_search import TimeSearch
 from kbroker.settings.topic_config import LogConfig
+
+class LogSlice:
+    file: File
+    position: int
+    size_bytes: int
+    start_offset: int
+    end_offset: int
+    def read(self) -> bytes: ...
 
 class Segments:
     active: Segment

@@ -6,7 +6,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from kbroker.base.completion cimport Completion
 from kbroker.log.append cimport Appender
 from kbroker.log.log cimport Log
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.segments cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
 
 

@@ -6,9 +6,9 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.append import Appender
 from kbroker.log.fs import File
 from kbroker.log.log import Log
-from kbroker.log.log_slice import LogSlice
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.producer_state import Verification
+from kbroker.log.segments import LogSlice
 from kbroker.log.timestamps import Position, Searches, Steps
 from kbroker.record.batch import BatchHeader
 from kbroker.settings.topic_config import LogConfig

@@ -39,7 +39,7 @@ from kbroker.base.turn_watch cimport read_us
 from kbroker.log.append cimport (
     DUPLICATE, ORIGIN_COORDINATOR, UNWRITTEN, WRITE_LATER, Append, Appender, begin_append, read_whole)
 from kbroker.log.log cimport Log
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.segments cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
 
 from kbroker.base.long_work import result_of

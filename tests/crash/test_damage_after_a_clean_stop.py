@@ -17,12 +17,12 @@ from support.disk.damages import PLAIN, SETTINGS, TRANSACTIONS, TRIMMED, Loud, V
 from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.log.append import Origin
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE
 from kbroker.log.damage_notes import DAMAGE_FILE
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import INVENTORY_FILE, read_inventory
-from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker_tools.commands import check as check_command
 

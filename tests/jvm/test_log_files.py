@@ -5,9 +5,9 @@ import pytest
 from decoded import sound_dump
 
 from kbroker.base.clock import ManualClock
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.settings.config import Config

@@ -7,7 +7,7 @@ from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import run_inline
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
+from kbroker.log.recovery import LogOptions
 from kbroker.log.removals import Removals
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

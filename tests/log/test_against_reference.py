@@ -13,10 +13,10 @@ from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
-from kbroker.log.origin import Origin
+from kbroker.log.recovery import LogOptions
 from kbroker.record.batch import iter_batches
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

@@ -8,11 +8,11 @@ from support.disk.directory_with_cleaner import DirectoryWithCleaner, end, write
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.long_work import run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import PartitionCheck, Remedy, Severity, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
-from kbroker.log.origin import Origin
+from kbroker.log.recovery import LogOptions
 from kbroker.log.repair import carry_out, plan
 from kbroker.log.timestamps import INLINE
 from kbroker.record.batch import encode_batch

@@ -14,10 +14,10 @@ from support.disk.faulty_file_systems import FailingFileSystem
 from support.disk.held_disk import HeldDisk
 
 from kbroker.base.long_work import run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import Severity, check_partition
 from kbroker.log.cleaner import LOGS_AT_ONCE, SOON_MS, examine, group_segments
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 from kbroker.log.timestamps import INLINE
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.wire.crc32c import crc32c

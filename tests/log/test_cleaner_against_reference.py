@@ -15,11 +15,11 @@ from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.long_work import run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
-from kbroker.log.origin import Origin
 from kbroker.log.timestamps import INLINE
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches

@@ -12,14 +12,14 @@ from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSyst
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
 from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE
 from kbroker.log.fs import FileSystem, InterposedFile
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.log.options import LogOptions
-from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import write_topic_id
+from kbroker.log.recovery import LogOptions
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 

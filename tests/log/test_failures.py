@@ -6,9 +6,9 @@ from batches import T, data_batch, marker_batch
 from support.disk.faulty_file_systems import FailingFileSystem, fail_nth
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 
 
 def batches_of(log):

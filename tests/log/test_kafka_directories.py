@@ -11,7 +11,7 @@ from kbroker.log.check import Severity, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.log.options import LogOptions
+from kbroker.log.recovery import LogOptions
 from kbroker.record.batch import check_crc
 from kbroker.record.records import decode_records
 from kbroker.settings.config import Config

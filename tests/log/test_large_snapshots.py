@@ -16,9 +16,9 @@ from support.runner.attempts import assert_within
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.long_work import LongWork, run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION, ProducerStateTable
 
 LONGEST_TURN_S = 0.010

@@ -5,7 +5,7 @@ import pytest
 from batches import T, data_batch, marker_batch
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import iter_batches, read_header
 
 

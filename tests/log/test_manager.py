@@ -16,12 +16,12 @@ from support.worlds.stepwise_work import StepwiseWork
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError, LogDirectoryError
 from kbroker.base.long_work import LongWork, run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.checkpoints import read_partition_offsets
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
-from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

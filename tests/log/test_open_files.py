@@ -8,8 +8,8 @@ import pytest
 from batches import data_batch, marker_batch
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem, shared_open_files
-from kbroker.log.origin import Origin
 from kbroker.log.shortage import SILENCE_MS, shortage
 
 

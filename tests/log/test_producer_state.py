@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.record.batch import set_base_offset
 

@@ -4,9 +4,9 @@ import random
 import pytest
 from batches import data_batch
 
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem, InterposedFile
-from kbroker.log.log_slice import LogSlice
-from kbroker.log.origin import Origin
+from kbroker.log.segments import LogSlice
 from kbroker.record.batch import iter_batches
 
 BATCHES = 300

@@ -10,19 +10,19 @@ import pytest
 from batches import T, data_batch, marker_batch
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.log.append import Origin
 from kbroker.log.check import PartitionCheck, check_partition
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
-from kbroker.log.origin import Origin
 from kbroker.log.partition_reader import PartitionReader
+from kbroker.log.recovery import LogOptions
 from kbroker.record.batch import HEADER_BYTES
 from kbroker.wire.crc32c import crc32c
 
 MARKER_VALUE_LENGTH = HEADER_BYTES + 9
-"""Where the length of a marker's value is in its batch: behind the record's length, its attributes, both deltas, and
-the key of four bytes with its length."""
+"""The place of the length of a marker's value in its batch: behind the record's length, its attributes, both deltas,
+and the key of four bytes with its length."""
 
 
 def fill(log, batches=30, roll_every=10):

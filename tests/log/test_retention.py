@@ -9,10 +9,10 @@ from support.disk.faulty_file_systems import FailingFileSystem, fail_nth
 from kbroker.base.clock import Timers
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment
 from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, rename_files

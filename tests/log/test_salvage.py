@@ -8,11 +8,11 @@ from batches import data_batch, marker_batch
 from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
 
 from kbroker.base.errors import KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
-from kbroker.log.origin import Origin
+from kbroker.log.recovery import LogOptions
 from kbroker.log.salvage import keep_sound_batches
 from kbroker.record.batch import encode_batch, iter_batches, read_header
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.state_check import ProducerStateCheck
 from kbroker.log.stop_snapshot import encode_snapshot_at, snapshot_offset

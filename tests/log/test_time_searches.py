@@ -7,8 +7,8 @@ from batches import T, data_batch
 from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem, InterposedFile
-from kbroker.log.origin import Origin
 from kbroker.log.timestamps import Searches
 from kbroker.record.batch import encode_batch
 from kbroker.record.compression import Compression

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 from support.disk.directory_with_cleaner import DirectoryWithCleaner
 
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker_tools.spark import KafkaLogDataSource

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from support.disk.directory_with_cleaner import DirectoryWithCleaner
 
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker

@@ -22,11 +22,11 @@ from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.log.append import Origin
 from kbroker.log.check import OpenTransaction, Severity
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker.log.inventory import INVENTORY_FILE
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.settings.config import Config

@@ -6,9 +6,9 @@ from support.disk.segment_corpus import T, transactions
 from test_tools_dump_log import dumped, offsets, segment
 
 from kbroker.base.clock import ManualClock
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

@@ -17,9 +17,9 @@ from support.runner.free_ports import free_port
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import CorruptLogError
+from kbroker.log.append import Origin
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.origin import Origin
 from kbroker.protocol.messages import (
     GroupMetadataKey,
     GroupMetadataValue,

@@ -4,7 +4,7 @@ from support.disk.held_disk import HeldDisk
 
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
+from kbroker.log.recovery import LogOptions
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.flusher import Flusher

@@ -11,8 +11,8 @@ from topics.produced import produce, record
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode
+from kbroker.log.append import Origin
 from kbroker.log.fs import shared_open_files
-from kbroker.log.origin import Origin
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS
 
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from kbroker.base.errors import CorruptLogError
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import HEADER_BYTES, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.wire.crc32c import crc32c

@@ -7,7 +7,7 @@ from support.messages.message_builder import build
 from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.log.producer_state import MOST_VERIFICATIONS
 from kbroker.record.batch import encode_batch
 

@@ -11,7 +11,7 @@ from topics.descriptor_shortage import a_sync_is_made_later, requests_are_refuse
 from topics.produced import record
 
 from kbroker.base.long_work import run_to_end
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 
 MANY = 100
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.topics.partition import FetchWaiter

@@ -6,7 +6,7 @@ from support.brokers.in_process_broker import InProcessBroker
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.base.long_work import run_to_end
-from kbroker.log.origin import Origin
+from kbroker.log.append import Origin
 from kbroker.record.batch import encode_batch
 
 

@@ -5,7 +5,7 @@ from kbroker.apis.fetch.request cimport AskedPartition, AskedTopic, FetchRequest
 from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
 from kbroker.base.clock cimport Clock
 from kbroker.base.long_work cimport LongWork
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.segments cimport LogSlice
 from kbroker.security.access cimport Access
 from kbroker.topics.partition cimport FetchWaiter
 

@@ -3,7 +3,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, walk_batches
-from kbroker.log.log_slice cimport LogSlice
+from kbroker.log.segments cimport LogSlice
 from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, batch_last_offset, batch_size_bytes
 from kbroker.topics.partition cimport Partition
 

@@ -22,7 +22,7 @@ from kbroker.group.share.partition import Change, SharePartition
 from kbroker.group.share.rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share.sessions import ShareSession, ShareSessions
 from kbroker.group.share.state import ShareStates
-from kbroker.log.log_slice import LogSlice
+from kbroker.log.segments import LogSlice
 from kbroker.log.timestamps import INLINE, Searches
 from kbroker.metadata.changes import Steps
 from kbroker.settings.groups import BY_DURATION

@@ -13,9 +13,9 @@ from support.brokers.in_process_broker import InProcessBroker
 from support.clients.promises import GROUP, READ_COMMITTED, READ_UNCOMMITTED, Client, Promises
 
 from kbroker.base.errors import ErrorCode
+from kbroker.log.append import Origin
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import FileSystem
-from kbroker.log.origin import Origin
 from kbroker.protocol.messages import FetchRequest, OffsetFetchRequest
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import check_crc, encode_batch, iter_batches

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pathlib
 
 from kbroker.base.clock import ManualClock, Timers
+from kbroker.log.append import Origin
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records

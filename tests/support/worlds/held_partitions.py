@@ -14,7 +14,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
 from kbroker.log.log import Log
-from kbroker.log.options import LogOptions
+from kbroker.log.recovery import LogOptions
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.partition import Partition
