@@ -33,7 +33,7 @@ from kbroker.client import Admin, Producer  # noqa: E402
 SIZES = (100, 1024)
 FILL_BYTES = 60_000_000
 SLOW = {'kafka-python': 10, 'aiokafka': 10}
-"""The slow clients read only a part of the partition: its records divided by this number."""
+"""The slow clients read only a part of the partition: the number of its records, divided by this."""
 
 
 class Load(NamedTuple):

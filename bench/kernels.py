@@ -1,8 +1,8 @@
 """The compiled paths that are measured, each with a reference that does the same work in the same run.
 
 `bench_kernels.py` shows the times of both. `tests/gates` judges their ratio, the CPU time of the reference divided by
-ours. A bound is the least ratio. A bound is about half of the ratio that was measured when it was set. The comment next
-to it has that ratio. Ratios differ far less between machines, versions of Python and versions of the references.
+ours. A bound is the least ratio that passes, and about half of the ratio that was measured when it was set. The comment
+next to it has that ratio. Ratios differ far less between machines, versions of Python and versions of the references.
 """
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def measure_recovery(peer: Peer, work: pathlib.Path, name: str, partitions: int,
         site.close()
 
 
-# ---- the whole bench
+# ---- all cells on all peers
 
 def measure_all(notebook: Notebook, plan: Plan, wanted: list[Cell], peers: list[Peer], has_others: bool) -> None:
     for division in DIVISIONS:

@@ -51,7 +51,7 @@ CORE = (
 SOURCES = ('connector, Kafka', 'ours, broker', 'ours, files', 'transport')
 
 
-# ---- reports into data
+# ---- from reports to data
 
 def take(data: Data, report: str) -> None:
     """Put the tables of a report into `data`, each with the line about the machine that precedes it."""
@@ -103,7 +103,7 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() and '.' not in text else value
 
 
-# ---- data into tables
+# ---- from data to tables
 
 def table_of(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     rows = list(rows)

@@ -251,7 +251,7 @@ class TransactionalClient(ApiClient):
 
 
 def values_of(records: Any) -> list[bytes | None]:
-    """Return the values of all data records in these batches."""
+    """Return the values of all data records in `records`, the batches of a fetch answer."""
     return [
         record.value
         for header, batch in iter_batches(records)

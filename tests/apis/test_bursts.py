@@ -210,7 +210,8 @@ def test_appends_of_several_connections_to_a_partition_are_one_write(tmp_path, d
 
 
 def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
-    """Gathering a lone append would copy it for no gain. The partition gathers from the tick after several appends."""
+    """The partition writes a lone append at once: to gather it would be a copy without a gain. After a tick with
+    several appends, it gathers the appends of a tick."""
     with Bursts(tmp_path) as bursts:
         for offset in range(3):
             bursts.peer.socket.send(frame(frame_of(produce(bursts.node, b'a'), VERSION)))

@@ -174,7 +174,7 @@ def test_a_resource_is_changed_once_in_a_request(client):
     assert value(client, 'orders', 'retention.ms') == '604800000'
 
 
-# -- in effect
+# -- changed configs take effect
 
 
 def test_a_default_of_the_broker_reaches_topics_without_their_own_value(client):

@@ -147,7 +147,7 @@ def test_replicas_are_not_served(client):
     assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# -- waiting
+# -- fetches that wait
 
 
 def test_a_fetch_waits_for_an_append(client):

@@ -180,7 +180,7 @@ def test_requests_below_version_7_have_no_session(wide):
     assert len(wide.broker.fetch_sessions) == 0
 
 
-# -- waiting
+# -- sessions that wait
 
 
 def test_a_session_that_waits_is_woken_by_any_of_its_partitions(wide, session):

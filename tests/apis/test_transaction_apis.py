@@ -338,7 +338,7 @@ def test_no_markers_are_answered_at_once(world):
     assert write_markers(world, 2) == []
 
 
-# -- tools
+# -- ListTransactions, DescribeTransactions and DescribeProducers
 
 
 def test_transactions_are_described(world):

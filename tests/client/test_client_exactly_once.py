@@ -229,7 +229,7 @@ def test_without_the_setting_of_the_broker_a_producer_of_two_phases_is_refused(s
         two_phase(broker.address)
 
 
-# ---- ends by handle
+# ---- transactions that another producer ends by their handle
 
 def test_a_transaction_is_ended_by_its_handle_from_another_producer_as_often_as_one_likes(start_broker):
     address = start_broker().address

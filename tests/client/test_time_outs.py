@@ -299,7 +299,7 @@ def test_an_address_that_does_not_answer_takes_a_second_of_a_poll_and_later_more
         assert given == [OPENING_MS, 2000, 4000, 8000, 10_000, 10_000]
 
 
-# ---- the parts
+# ---- the time limit and the connection by themselves
 
 def test_an_answer_that_was_late_is_that_of_the_next_equal_call():
     held, broker = threading.Event(), ScriptedBroker()

@@ -207,7 +207,7 @@ def test_an_abort_that_timed_out_at_the_bump_of_the_epoch_goes_on_there():
     producer.begin_transaction()
 
 
-# ---- ends by handle
+# ---- transactions that another producer ends by their handle
 
 def test_a_transaction_is_ended_by_its_handle_in_the_version_whose_pair_names_it():
     cluster = FakeCluster()

@@ -94,7 +94,7 @@ def _directory() -> pathlib.Path:
     return pathlib.Path(_held.enter_context(tempfile.TemporaryDirectory(prefix='kbroker-fuzz-')))
 
 
-# ---- peers
+# ---- readers of bytes from peers
 
 class _Errors(logging.Handler):
     """Turns an error in the log into a failure of the target: the dispatcher logs each unexpected exception as an
@@ -276,7 +276,7 @@ def names() -> Iterator[bytes]:
     yield b'RULE:.*/x/,RULE:^CN=(.*?)$/$1@host/U\nCN=bob'
 
 
-# ---- files
+# ---- readers of bytes from files
 
 def run_row(data: bytes) -> None:
     """Read a row of an internal topic. The first bytes choose the topic and the length of the key; the value is the
@@ -373,7 +373,7 @@ def files() -> Iterator[bytes]:
         yield bytes([number]) + content
 
 
-# ---- people
+# ---- readers of text from people
 
 def run_settings(data: bytes) -> None:
     """Read the bytes as a settings file, and as the configuration of a login module, which has its own grammar."""

@@ -1,4 +1,4 @@
-"""Mutated TLS: a peer that sends it is never served, only its connection ends, and no handshake or request remains."""
+"""A peer that sends mutated TLS is never served. Only its own connection ends, and no handshake or request remains."""
 import contextlib
 import random
 import socket

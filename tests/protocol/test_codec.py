@@ -369,7 +369,7 @@ def test_a_message_shows_its_fields():
     assert repr(messages.HeartbeatResponse(error_code=3)) == 'HeartbeatResponse(throttle_time_ms=0, error_code=3)'
 
 
-# ---- references
+# ---- reference counts
 
 def churn() -> None:
     """Decode and encode many times, and let each kind of success and failure occur."""

@@ -1,4 +1,4 @@
-"""Records of the metadata log: golden vectors, each of which Kafka's dump tool decodes, framing, and errors."""
+"""Records of the metadata log: golden vectors, framing, and errors. Kafka's dump tool decodes each of the vectors."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""Long messages are decoded and encoded in parts to the same messages and bytes as by the codec, with a bound on
-elements."""
+"""Long messages are decoded and encoded in parts, with the results of the codec and with a bound on elements."""
 import gc
 import random
 import time

@@ -167,7 +167,7 @@ def test_a_certificate_of_a_stranger_is_not_accepted(key_server):
         Place(addresses['https'], {'ssl.cipher.suites': 'x'})
 
 
-# ---- any bytes
+# ---- mutated and random tokens
 
 PIECES = [b'', b'n,', b',', b'a=', b'n=', b'r=', b'm=', b'p=', b'=2C', b'=3D', b'=', b'\0', b'\x01', b'auth=Bearer ',
           b'.', b'..', b'eyJhbGciOiJub25lIn0', b'eyJhbGciOiJFUzI1NiJ9', b'W' * 40, b'\xff\xfe', 'ä€𝄞'.encode(), b'e30',
