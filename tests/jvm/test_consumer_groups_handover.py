@@ -3,7 +3,7 @@
 Covers KIP-848.
 """
 import pytest
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.clients.librdkafka import create_topics
 from support.clients.raw_client import RawClient
 from support.kafka.apache_kafka import KafkaProcess
@@ -92,7 +92,7 @@ def partitions_of(assignment):
                          ids=['apache-kafka-opens-it', 'kbroker-opens-it'])
 def test_members_go_on_with_their_epochs_and_partitions_at_the_other_broker(tmp_path, first_type, second_type):
     first, second = first_type(tmp_path / 'data'), second_type(tmp_path / 'data')
-    try:
+    with killed_at_the_end(first, second):
         first.start()
         create_topics(first.address, orders=6)
         peer = Peer(first.address)
@@ -120,6 +120,3 @@ def test_members_go_on_with_their_epochs_and_partitions_at_the_other_broker(tmp_
             assert peer.describe() == before
             peer.close()
             place.stop()
-    finally:
-        first.kill9()
-        second.kill9()

@@ -6,7 +6,7 @@ import time
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.clients.librdkafka import LIMIT_S, committed_offset, create_topics, values_of
 from support.clients.raw_client import RawClient
 from support.clients.sample_topic import sample_topic
@@ -59,7 +59,7 @@ def commit_once_more(address):
                          ids=['apache-kafka-opens-it', 'kbroker-opens-it'])
 def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path, first_type, second_type):
     first, second = first_type(tmp_path / 'data'), second_type(tmp_path / 'data')
-    try:
+    with killed_at_the_end(first, second):
         first.start()
         with sample_topic(first.address):
             set_quotas(first.address)
@@ -80,15 +80,12 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
         assert quotas_of(first.address) == QUOTAS
         assert values_of(first.address, 'orders', (0, 1)) == values
         first.stop()
-    finally:
-        first.kill9()
-        second.kill9()
 
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
     """kbroker creates an index file with its first entry, or at a clean stop."""
     killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
-    try:
+    with killed_at_the_end(killed, kafka):
         killed.start()
         create_topics(killed.address, orders=2)
         producer = confluent_kafka.Producer({'bootstrap.servers': killed.address, 'enable.idempotence': True})
@@ -101,9 +98,6 @@ def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
         assert set(values_of(kafka.address, 'orders', (0, 1))) == {'plain 0', 'plain 1'}
         kafka.stop()
         assert len(list((tmp_path / 'data').glob('orders-*/*index'))) == 4
-    finally:
-        killed.kill9()
-        kafka.kill9()
 
 
 @pytest.mark.parametrize('is_killed', [False, True])
@@ -112,7 +106,7 @@ def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partition
     """
     directory = tmp_path / 'data'
     first, kafka = BrokerProcess(directory), KafkaProcess(directory)
-    try:
+    with killed_at_the_end(first, kafka):
         first.start()
         admin = AdminClient({'bootstrap.servers': first.address, 'log_level': 0})
         create_topics(first.address, kept=2, deleted=2, empty=2, never=2)
@@ -136,9 +130,6 @@ def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partition
         kafka.stop()
         assert kafka.errors() == []
         assert [line for line in kafka.lines if ' WARN ' in line and re.search('index|[Cc]orrupt', line)] == []
-    finally:
-        first.kill9()
-        kafka.kill9()
 
 
 def sent_batches(address, producer_id):
@@ -161,7 +152,7 @@ def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_p
     librdkafka's producer.
     """
     first, second = BrokerProcess(tmp_path / 'data'), second_type(tmp_path / 'data')
-    try:
+    with killed_at_the_end(first, second):
         first.start()
         create_topics(first.address, orders=1)
         answers = {}
@@ -174,6 +165,3 @@ def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_p
         for producer_id in (1001, 1000):
             assert sent_batches(second.address, producer_id) == answers[producer_id]
         second.stop()
-    finally:
-        first.kill9()
-        second.kill9()

@@ -6,7 +6,7 @@ import time
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.kafka.apache_kafka import KafkaProcess, dump_log
 from support.runner.command_runner import run_command
 
@@ -66,7 +66,7 @@ def test_kafka_opens_a_directory_whose_metadata_log_begins_at_a_snapshot(tmp_pat
     directory = tmp_path / 'data'
     kbroker, kafka = BrokerProcess(directory, SETTINGS), KafkaProcess(directory)
     rounds = itertools.count(15)
-    try:
+    with killed_at_the_end(kbroker, kafka):
         kbroker.start()
         change_metadata(kbroker.address, range(15))
         while first_offset(directory) == 0:     # a worker removes the beginning of the log, whenever it has the time
@@ -95,6 +95,3 @@ def test_kafka_opens_a_directory_whose_metadata_log_begins_at_a_snapshot(tmp_pat
         assert state_of(kbroker.address) == after
         change_metadata(kbroker.address, itertools.islice(rounds, 4))
         kbroker.stop()
-    finally:
-        kbroker.kill9()
-        kafka.kill9()

@@ -4,7 +4,7 @@ Covers KIP-848, KIP-932 and KIP-1071.
 """
 import pytest
 from raw_peer import RawPeer, batch
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.kafka.apache_kafka import KafkaProcess
 from support.kafka.shown_metadata import await_shown_metadata
 
@@ -288,7 +288,7 @@ def end_groups(members, classic, mixed):
 def test_members_of_every_kind_go_on_at_the_other_broker_and_back(tmp_path, first_type, second_type):
     first, second = first_type(tmp_path / 'data', SETTINGS), second_type(tmp_path / 'data', SETTINGS)
     members = Members()
-    try:
+    with killed_at_the_end(first, second):
         first.start()
         members.go_to(first)
         members.topic_id = create_topics(members.peer)
@@ -306,6 +306,3 @@ def test_members_of_every_kind_go_on_at_the_other_broker_and_back(tmp_path, firs
             go_on(members, classic, mixed)
             members.share_on(accepted, released)
         end_groups(members, classic, mixed)
-    finally:
-        first.kill9()
-        second.kill9()

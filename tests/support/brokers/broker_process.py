@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -116,6 +117,16 @@ class Process(ABC):
         self._process.stdout.close()
         self._process = None
         return code
+
+
+@contextmanager
+def killed_at_the_end(*processes: Process) -> Iterator[None]:
+    """Kill these processes at the end of the block, which starts and stops them."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill9()
 
 
 class BrokerProcess(Process):

@@ -76,10 +76,6 @@ class Stop:
         assert self._reached.wait(LIMIT_S), f'no step {self._pattern}'
         return self
 
-    @property
-    def is_reached(self) -> bool:
-        return self._reached.is_set()
-
     def release(self) -> None:
         """Forward the step."""
         self._released.set()
