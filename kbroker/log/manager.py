@@ -4,7 +4,6 @@ import errno
 import json
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
@@ -37,11 +36,13 @@ from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import check_files, list_partitions, lock_directory
+from kbroker.log.new_logs import NewLogs
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
+from kbroker.log.periodic import Periodic
 from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.recovery import LogOptions
 from kbroker.log.removals import Removals
-from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.log.shortage import shortage
 from kbroker.log.verification import TRACES, Past, Verification
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
@@ -51,8 +52,6 @@ UNKNOWN_BROKER_EPOCH = -1
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Any, None, None]
-Visit = Callable[[Log], Generator[None, None, object] | None]
-"""A visitor of a log. It acts at once, or returns a generator that acts in parts."""
 
 
 class LogManager:
@@ -71,9 +70,9 @@ class LogManager:
         self.directory = directory
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
-        """Returns how far a log may be read; replaced by the topics room."""
+        """Returns the offset up to which a log may be read. The topics room replaces this default."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
-        """Called after retention has moved the start of a log; replaced by the topics room."""
+        """Called after retention has moved the start of a log. The topics room replaces this default."""
         self.failure: KafkaError | None = None
         """The reason why the whole directory is offline, until the next start."""
         self.on_failure: Callable[[KafkaError], object] = lambda failure: None
@@ -513,92 +512,6 @@ class LogManager:
             shortage.refusal(self._clock, f'{name}: cannot be written now', error)
         else:
             self.fail(f'cannot write {name}: {error}')
-
-
-class NewLogs:
-    """The new logs that have no directory yet. Long work creates one directory after another."""
-
-    def __init__(self, clock: Clock, timers: Timers, long_work: LongWork, fail: Callable[[str], object]):
-        """Create; `fail` takes the log directory offline."""
-        self._clock = clock
-        self._timers = timers
-        self._long_work = long_work
-        self._fail = fail
-        self.waiting: deque[Log] = deque()
-        self._is_making = False
-        self._is_given_up = False
-
-    def make_soon(self, log: Log) -> None:
-        """Create the directory of a log, after those of the logs that are waiting. If no log is waiting, create it at
-        once."""
-        self.waiting.append(log)
-        if not self._is_making:
-            self._is_making = True
-            self._long_work.start(self._make_all())
-
-    def make_next(self) -> None:
-        """Create the next directory, unless its log was deleted or an append has created it. Raise OSError."""
-        if self.waiting[0].failure is None:
-            self.waiting[0].make()
-        self.waiting.popleft()
-
-    def give_up(self) -> None:
-        """Create no further directory, because the disk has failed."""
-        self._is_given_up = True
-
-    def _make_all(self) -> Steps:
-        while self.waiting and not self._is_given_up:
-            try:
-                self.make_next()
-            except OSError as error:
-                if not is_shortage(error):
-                    self._fail(f'cannot make {self.waiting[0].directory}: {error}')
-                    break
-                shortage.refusal(self._clock, f'{self.waiting[0].directory}: cannot be made yet', error)
-                self._timers.after(SHORTAGE_PAUSE_MS, lambda: self._long_work.start(self._make_all()))
-                return
-            yield
-        self._is_making = False
-
-
-class Periodic:
-    """The timers of a directory's periodic work, and the rounds in which it visits all logs."""
-
-    def __init__(self, logs: dict[TopicPartition, Log], timers: Timers, long_work: LongWork):
-        self._logs = logs
-        self._timers = timers
-        self._long_work = long_work
-        self._stop_timers: list[Callable[[], None]] = []
-        self._under_way: set[Visit] = set()
-        self._is_over = False
-
-    def every(self, interval_ms: int, callback: Callable[[], object]) -> None:
-        """Call `callback` in this interval until `stop`."""
-        self._stop_timers.append(self._timers.every(interval_ms, callback))
-
-    def visit_all(self, visit: Visit) -> None:
-        """Visit each online log, as long work. Does nothing while the previous round of `visit` is running."""
-        if visit not in self._under_way:
-            self._under_way.add(visit)
-            self._long_work.start(self._visit_each(visit))
-
-    def stop(self) -> None:
-        """Stop all timers, and end each round before its next log."""
-        self._is_over = True
-        for stop in self._stop_timers:
-            stop()
-        self._stop_timers = []
-
-    def _visit_each(self, visit: Visit) -> Steps:
-        for log in list(self._logs.values()):
-            if self._is_over:
-                break
-            if log.failure is None:
-                steps = visit(log)
-                if steps is not None:
-                    yield from steps
-            yield
-        self._under_way.discard(visit)
 
 
 def _rewrite(recovered: list[Log]) -> None:
