@@ -25,7 +25,7 @@ cdef enum AppendOutcome:
 
 
 cdef struct Append:
-    # set by `begin_append`; `batch` by `begin_append` or the caller
+    # set by `begin_append`, except `batch`, which `read_whole` or the caller sets
     uint8_t *data                   # one whole batch; base offset and leader epoch are placed in it
     int64_t size
     BatchFields batch

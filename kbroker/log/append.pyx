@@ -1,4 +1,4 @@
-"""One append: the struct that travels from the request to the segment, and its Python edge."""
+"""One append: the struct that travels from the request to the segment, and a Python interface to it."""
 import enum
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -14,7 +14,7 @@ class Origin(enum.IntEnum):
     """The origin of an append, which decides which checks of the producer state apply."""
 
     CLIENT = ORIGIN_CLIENT
-    """A Produce request: all checks."""
+    """A Produce request: all checks apply."""
     COORDINATOR = ORIGIN_COORDINATOR
     """Transaction markers and rows of internal topics: epochs are checked, but not sequences."""
     REPLICATION = ORIGIN_REPLICATION

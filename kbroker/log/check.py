@@ -74,7 +74,7 @@ class Finding:
     @classmethod
     def of(cls, severity: Severity, file: str, position: int, message: str, remedy: Remedy | None = None,
            do: str | None = None) -> 'Finding':
-        """Return a finding. The messages of errors begin with a path: of this file, or of one in this directory."""
+        """Return a finding about `file`, or about a file in that directory if the message begins with its path."""
         path, colon, rest = message.partition(': ')
         if colon and (path == file or path.startswith(os.path.join(file, ''))):
             file, message = path, rest

@@ -138,16 +138,17 @@ class CheckpointFiles:
         self._on_error = on_error
         self._written: dict[str, PartitionOffsets] = {}
         """The content of the files."""
-        self._under_way: dict[str, PartitionOffsets] = {}
+        self._syncing: dict[str, PartitionOffsets] = {}
         """The content of the files that are being synced."""
         self._is_given_up = False
 
     def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
-        """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded.
+        """Replace a file durably before returning, even if `begin` is syncing it. Return whether that succeeded.
 
-        `content` is the encoded `offsets`; if it is None, this encodes them.
+        A stop calls this, and the creation of a partition whose name the file may still contain. `content` is the
+        encoded `offsets`; if it is None, this encodes them.
         """
-        self._under_way.pop(name, None)
+        self._syncing.pop(name, None)
         if self._written.get(name) == offsets:
             return True
         try:
@@ -164,19 +165,19 @@ class CheckpointFiles:
 
         Does nothing while a sync of the file is running, and after `give_up`.
         """
-        if name in self._under_way or self._is_given_up:
+        if name in self._syncing or self._is_given_up:
             return
-        self._under_way[name] = offsets
+        self._syncing[name] = offsets
         written = self._written.get(name)
         is_written = written is not None and (yield from are_equal(offsets, written))
-        if self._under_way.get(name) is not offsets:
+        if self._syncing.get(name) is not offsets:
             return
         if is_written and self._written.get(name) is written:
-            del self._under_way[name]
+            del self._syncing[name]
             done()
             return
         content = yield from encode_in_steps(offsets)
-        if self._under_way.get(name) is not offsets:
+        if self._syncing.get(name) is not offsets:
             return
         try:
             file = self._fs.write_file(self._path(name) + '.tmp', content)
@@ -186,16 +187,16 @@ class CheckpointFiles:
             self._sync([file], partial(self._rename, name, offsets, done))
 
     def written(self, name: str, found: PartitionOffsets) -> PartitionOffsets:
-        """Return the content of a file. `found` is what the start read from it."""
+        """Return the content of a file: `found`, which the start read from it, unless it was written since."""
         return self._written.get(name, found)
 
     def give_up(self) -> None:
         """Abandon the files that are being synced, and begin no further ones."""
         self._is_given_up = True
-        self._under_way.clear()
+        self._syncing.clear()
 
     def _rename(self, name: str, offsets: PartitionOffsets, done: Callable[[], None], error: OSError | None) -> None:
-        if self._under_way.get(name) is not offsets:
+        if self._syncing.get(name) is not offsets:
             return
         try:
             if error is not None:
@@ -209,9 +210,9 @@ class CheckpointFiles:
             self._sync([directory], partial(self._end, name, offsets, done))
 
     def _end(self, name: str, offsets: PartitionOffsets, done: Callable[[], None], error: OSError | None) -> None:
-        if self._under_way.get(name) is not offsets:
+        if self._syncing.get(name) is not offsets:
             return
-        del self._under_way[name]
+        del self._syncing[name]
         if error is None:
             self._written[name] = offsets
             done()
@@ -237,7 +238,7 @@ class OffsetCheckpoint:
         self._long_work = long_work
         self._stale: set[TopicPartition] = set()
         """Deleted partitions that the file may still contain."""
-        self._is_under_way = False
+        self._is_reading = False
 
     def forget(self, key: TopicPartition) -> None:
         """Drop the offset that the start found of a partition."""
@@ -276,8 +277,8 @@ class OffsetCheckpoint:
 
         Do nothing while an earlier call is still reading the offsets.
         """
-        if not self._is_under_way:
-            self._is_under_way = True
+        if not self._is_reading:
+            self._is_reading = True
             self._long_work.start(self.replace())
 
     def replace(self) -> Generator[None, None, None]:
@@ -285,7 +286,7 @@ class OffsetCheckpoint:
         stale = set(self._stale)
         offsets = yield from self._offsets()
         yield from self._files.begin(self.name, offsets, partial(self._stale.difference_update, stale))
-        self._is_under_way = False
+        self._is_reading = False
 
     def _offsets(self) -> Generator[None, None, PartitionOffsets]:
         """Return the content of the file: an offset of each log, and the offsets found for partitions without a log."""

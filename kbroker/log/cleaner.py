@@ -127,7 +127,8 @@ class Cleaner:
     job.
 
     `submit(job, done)` runs a job in a thread, then `done(result)` on the loop. A log with damage is not cleaned again
-    by this process. Any other failure, such as a full disk, leaves the log as it was and is retried.
+    by this process. After any other failure, for example a full disk, the log has not changed and the cleaning is
+    retried.
     """
 
     def __init__(self, log_manager: LogManager, config: Config, clock: Clock, timers: Timers, submit: Submit):

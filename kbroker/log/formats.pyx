@@ -1,4 +1,4 @@
-"""The bytes of the files beside a `.log`, stated once for C and for Python. All integers are big-endian.
+"""The layouts of the files that accompany a `.log`, declared once for C and for Python. All integers are big-endian.
 
 `.index`       entries, keys grow: the last offset of a batch - base offset; position of that batch in the .log
 `.timeindex`   entries, keys grow: greatest timestamp in the segment so far; last offset of its batch - base offset

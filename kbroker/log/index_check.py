@@ -151,7 +151,7 @@ class TimeIndexCheck(IndexCheck):
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._greatest_ms = -1
         self._remark: Fault | None = None
-        """A harmless fault, reported if there is no other."""
+        """A harmless fault. It is reported if there is no other fault."""
         super().__init__(fs, path, base_offset, is_last=is_last)
 
     def see(self, position: int, header: BatchHeader) -> None:

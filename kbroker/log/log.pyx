@@ -136,8 +136,8 @@ cdef class Log(Appender):
         return 0
 
     cdef int remember_connection(self, const Append *append) except -1:
-        """Note the connection that brought a batch, if batches of its producer may arrive late. The log holds the
-        batch."""
+        """Note the connection that brought a batch which the log now holds, if batches of its producer may arrive
+        late."""
         if append.connection_id != ANY_CONNECTION:
             count_execution(&self.producer_state.find(append.batch.producer_id).newest_connection,
                             append.connection_id)
@@ -275,8 +275,8 @@ cdef class Log(Appender):
     cdef bint must_flush(self) noexcept:
         """Return whether a log needs a flush although its appends do not wait for the disk.
 
-        It does after a roll, so that recovery after a crash need not begin at the first segment, and after
-        flush.messages.
+        It does after a roll, so that recovery after a crash need not begin at the first segment, and once it has
+        flush.messages unsynced records.
         """
         return len(self.unsynced.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
 
@@ -332,7 +332,7 @@ cdef class Log(Appender):
         """Return whole batches of one segment from `offset` on, None if there are none.
 
         The batches end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first batch is
-        returned even if it is larger. Raise KafkaError OFFSET_OUT_OF_RANGE if the log does not reach `offset`.
+        returned even if it is larger. Raise KafkaError OFFSET_OUT_OF_RANGE for an `offset` outside the log.
         """
         self.write_unwritten()
         if offset < self.log_start_offset or offset > self.log_end_offset:
@@ -395,8 +395,8 @@ cdef class Log(Appender):
     def first_unstable_offset(self) -> int | None:
         """Return the first offset of the earliest unstable transaction, but no offset below the log start.
 
-        A transaction is unstable while it is open, and until the high watermark passes its marker. Return None if none
-        is.
+        A transaction is unstable while it is open, and until the high watermark passes its marker. Return None if there
+        is no such transaction.
         """
         cdef int64_t first = self.producer_state.unstable.first()
         return None if first < 0 else max(first, self.log_start_offset)

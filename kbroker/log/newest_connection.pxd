@@ -4,9 +4,11 @@ from libc.stdint cimport int64_t
 from kbroker.record.batch cimport BatchFields
 
 cdef enum:
-    ANY_CONNECTION = 0      # the id of no connection: of a request that is never late, or of no request so far
-    MOST_REFUSALS = 8       # without an execution in between. A client that does not give up the older connection
-                            # would be refused for ever
+    # The connection of a request that is never late, and the newest connection before the first request.
+    ANY_CONNECTION = 0
+    # After this many refusals without an execution, requests on the older connection are executed again. Otherwise the
+    # broker would refuse a client that does not give up that connection forever.
+    MOST_REFUSALS = 8
 
 
 cdef struct NewestConnection:

@@ -30,7 +30,7 @@ cdef class ProducerEntry:
     cdef int cached
     cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
     cdef PyObject *next_open
-    cdef int64_t snapshot_number        # of the last snapshot of its table that has it, or needs it not
+    cdef int64_t snapshot_number        # of the table's last snapshot that has this producer, or does not need it
     cdef NewestConnection newest_connection     # of the current epoch; in memory only
 
     cdef const CachedBatch *last_batch(self) noexcept

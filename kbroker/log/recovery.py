@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LogOptions:
-    """The options of one opening, with defaults for a log that was closed cleanly and stands alone."""
+    """The options of one opening. The defaults are for a log that was closed cleanly and has no manager."""
 
     log_start_offset: int = 0
     recovery_point: int = 0
@@ -261,7 +261,7 @@ class Opening:
         return found
 
     def _is_distrusted(self, segment: Segment) -> bool:
-        """Return whether an index of the segment has to be rebuilt."""
+        """Return whether an index of the segment must be rebuilt."""
         return not self.options.distrusted.isdisjoint(
             os.path.basename(segment.path(suffix)) for suffix in SEGMENT_SUFFIXES)
 

@@ -42,6 +42,10 @@ class ProducerSnapshots:
         return self.offsets[-1] if self.offsets else -1
 
     def write(self, offset: int, data: bytes) -> None:
+        """Write a snapshot under its name, for a start or a stop, which nothing interrupts but a crash.
+
+        That is one system call less for each log than `write_in_parts`, which renames a complete file.
+        """
         try:
             self._fs.write_file(self.path(offset), data)
         except OSError:
@@ -51,7 +55,7 @@ class ProducerSnapshots:
         self._add(offset)
 
     def write_in_parts(self, offset: int, data: bytes) -> Generator[None, None, None]:
-        """Write a snapshot as a generator, under a temporary name until the file is complete.
+        """Write a large snapshot as a generator, under a temporary name until the file is complete.
 
         If the generator is closed before its end, no file is left.
         """

@@ -227,7 +227,7 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
 
     Raise ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ... A length below -1 is null to
     Kafka, and to the readers here. It is refused because librdkafka stops at it. In a batch of LogAppendTime, each
-    record has the maximum timestamp, and is late where no bound applies to its time.
+    record has the batch's maximum timestamp, and also counts as late if the topic has no bound for that timestamp.
     """
     cdef bint is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     cdef RecordFields record
@@ -368,7 +368,7 @@ cdef bytearray recompressed(object records, ProduceRules rules):
 
 
 cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t max_timestamp_ms) noexcept:
-    """Set the timestamp type and maximum that the broker guarantees. Returns True if either changed."""
+    """Set the timestamp type and the maximum timestamp, which the broker guarantees. Return True if either changed."""
     cdef int16_t attributes = fields.attributes & ~LOG_APPEND_TIME_BIT
     if is_log_append_time:
         attributes |= LOG_APPEND_TIME_BIT

@@ -143,7 +143,7 @@ def test_a_snapshot_inside_a_batch_is_an_error(open_log):
 
 
 def test_the_row_of_a_transaction_whose_data_compaction_removed_is_no_error(directory):
-    """The marker is the first batch of its segment. Compaction removed the end of the segment before."""
+    """The marker is the first batch of its segment. Compaction removed the end of the previous segment."""
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(7, 0, 0), transactional=True)

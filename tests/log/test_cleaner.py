@@ -488,7 +488,7 @@ def test_a_cleaning_of_a_log_that_is_deleted_is_given_up(tmp_path, steps):
 
 
 @pytest.mark.parametrize('steps', range(4))
-def test_a_stop_gives_up_what_is_under_way(tmp_path, steps):
+def test_a_stop_gives_up_the_cleaning_in_progress(tmp_path, steps):
     directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner._submit, run_one, jobs = later(directory)
     directory.cleaner.start()

@@ -253,7 +253,7 @@ def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tm
 
 
 @pytest.mark.parametrize('steps', [0, 1])
-def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhile(
+def test_a_checkpoint_in_progress_omits_a_topic_that_is_deleted_before_its_end(
         open_manager, tmp_path, clock, timers, steps):
     """A checkpoint with the deleted topic would let the recovery of a new topic of that name begin at the end of the
     old one. A checkpoint is synced in two steps, and has its final name after the first.

@@ -1,4 +1,4 @@
-"""Records as objects, against the reference and against hostile bytes."""
+"""Records decoded to objects: compared with the reference, and from hostile bytes."""
 
 import aiokafka.record.default_records
 import aiokafka.record.memory_records

@@ -253,7 +253,8 @@ cdef class File:
         self.truncate(size)
 
     def sync(self) -> None:
-        """Make what was written durable. After an error the content of the disk is unknown: never call it again."""
+        """Make all written bytes durable. Never call this again after an error: the content of the disk is then
+        unknown."""
         self.fdatasync()
 
 
