@@ -50,7 +50,8 @@ from kbroker.record.batch import check_crc, encode_batch, read_header, set_base_
 from kbroker.record.batch_filter import BatchFilter
 from kbroker.record.columns import COLUMNS, ColumnDecoder
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.record.produced import ProduceRules, prepare_produced
+from kbroker.record.produced import prepare_produced
+from kbroker.record.produced_records import ProduceRules
 from kbroker.record.records import decode_records
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer

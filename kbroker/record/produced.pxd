@@ -2,18 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from kbroker.record.batch cimport BatchFields
-
-
-cdef class ProduceRules:
-    cdef readonly int64_t max_message_bytes
-    cdef readonly int64_t segment_bytes
-    cdef readonly bint is_compacted
-    cdef readonly bint is_log_append_time
-    cdef readonly int64_t timestamp_before_max_ms
-    cdef readonly int64_t timestamp_after_max_ms
-    cdef readonly int compression
-    cdef readonly object compression_level
-    cdef readonly Py_ssize_t max_decompressed_bytes
+from kbroker.record.produced_records cimport ProduceRules
 
 
 cdef class ExpandedRecords:

@@ -11,7 +11,7 @@ from kbroker.apis.produce.produce import API
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.codec import decode, decode_prefix, encode
 from kbroker.protocol.messages import ProduceRequest, ProduceResponse
-from kbroker.record.produced import InvalidRecordsError
+from kbroker.record.produced_records import InvalidRecordsError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ERRORS = st.builds(KafkaError, st.sampled_from(ErrorCode), st.text(max_size=300)) | st.builds(

@@ -52,7 +52,8 @@ from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import HEADER_BYTES, encode_batch, iter_batches, read_header
 from kbroker.record.columns import COLUMNS, ColumnDecoder
 from kbroker.record.compression import Compression, compress, decompress
-from kbroker.record.produced import ProduceRules, prepare_produced
+from kbroker.record.produced import prepare_produced
+from kbroker.record.produced_records import ProduceRules
 from kbroker.record.records import decode_records
 from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
 from kbroker.security.mechanism import AuthenticationError

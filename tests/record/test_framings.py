@@ -7,7 +7,8 @@ from support.messages.framings import CODECS, INDEPENDENT, framings, lz4_blocks,
 from support.messages.odd_records import framed, record, varint
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.record.produced import ProduceRules, prepare_produced
+from kbroker.record.produced import prepare_produced
+from kbroker.record.produced_records import ProduceRules
 from kbroker.record.records import decode_records
 from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig

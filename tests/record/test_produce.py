@@ -9,7 +9,8 @@ from reference import record as reference
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import check_crc, encode_batch, read_header
-from kbroker.record.produced import MAX_RECORD_ERRORS, InvalidRecordsError, ProduceRules, prepare_produced
+from kbroker.record.produced import prepare_produced
+from kbroker.record.produced_records import MAX_RECORD_ERRORS, InvalidRecordsError, ProduceRules
 from kbroker.record.records import decode_records
 
 T = 1_700_000_000_000

@@ -42,7 +42,8 @@ from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, batch_size_bytes,
     refuse_header,
 )
-from kbroker.record.produced cimport ProduceRules, Validation, prepare, room_on_loop
+from kbroker.record.produced cimport Validation, prepare, room_on_loop
+from kbroker.record.produced_records cimport ProduceRules
 from kbroker.topics.partition cimport Partition, Tick
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator
