@@ -20,7 +20,6 @@ from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages, schema
 
 cdef dict of_messages = {}      # RequestFields by the name of the message
-cdef bytes NO_UUID = bytes(UUID_SIZE)
 
 
 class BoundError(ProtocolError):
