@@ -101,7 +101,8 @@ class Description:
 
     def _topics(self, topics: Iterable[InternalTopic], counts: Mapping[str, int], sources: Collection[str] = ()
                 ) -> list[Any]:
-        """Return internal topics with these numbers of partitions, except of sources that are changelogs."""
+        """Return internal topics with the numbers of partitions in `counts`. Those in `sources` have the number in the
+        topology."""
         found = []
         for topic in topics:
             self._room.take(1 + len(topic.configs), len(topic.name))

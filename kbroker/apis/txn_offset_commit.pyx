@@ -193,7 +193,8 @@ cdef object respond(body, list hosted, dict results, int version):
 def respond_in_turns(body, list hosted not None, dict results not None, int version):
     """Return the response to a request with many partitions: a generator.
 
-    With it instead of `respond`, a TxnOffsetCommit of one partition takes 85,200 instructions, and 79,000 without.
+    `respond` serves short requests: a TxnOffsetCommit of one partition takes 79,000 instructions with it, and 85,200
+    with this generator.
     """
     pace, answered = Pace(), []
     for i in range(len(hosted)):

@@ -23,7 +23,7 @@ cdef enum:
     NO_REPLICA = -1
     KEPT_BYTES = 65536
 
-# The first versions with a field.
+# The first version with each of these fields.
 cdef int FLEXIBLE = flexible_from('FetchResponse')
 cdef int SESSIONS = first_version('FetchResponse', 'session_id')
 cdef int TOPIC_IDS = first_version('FetchResponse', 'responses.topic_id')

@@ -158,7 +158,7 @@ cdef class Dispatcher(FrameServer):
         return 0
 
     cdef int _begin_metering(self, Request request, Session session, Py_ssize_t frame_bytes) except -1:
-        """Measure the request if its client has a quota. Before a login there is none."""
+        """Measure the request if its client has a quota. Requests before a login have none."""
         if session is not None and session.state < LOGGED_IN:
             return 0
         principal = ANONYMOUS if session is None else session.principal

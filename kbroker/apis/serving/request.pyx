@@ -47,7 +47,7 @@ cdef enum:
     PRODUCE = 0
     WRITE_TXN_MARKERS = 27
     SMALL_BYTES = 4 * 1024
-    # The smallest elements of so many bytes are decoded in about 3 ms.
+    # A body of this size that has only the smallest elements is decoded in about 3 ms.
     AT_ONCE_BYTES = 64 * 1024
     MEDIUM_BYTES = 1024 * 1024
     # The bound of a frame of every API but Produce. Kafka's bound is socket.request.max.bytes, but clients send less:
