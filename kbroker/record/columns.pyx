@@ -34,8 +34,8 @@ COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', '
            'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
 RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'sequence', 'leader_epoch')
 """The columns that `RecordColumns.records` needs."""
-WIDE = frozenset(('offset', 'timestamp', 'producer_id', 'batch_base_offset'))
-"""The columns of int64. All other integers are int32."""
+# The columns of int64. All other integers are int32.
+cdef frozenset WIDE = frozenset(('offset', 'timestamp', 'producer_id', 'batch_base_offset'))
 
 cdef enum Source:       # the field of a batch that a BatchIntegers repeats for each record
     TIMESTAMP_TYPE

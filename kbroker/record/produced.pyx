@@ -1,4 +1,7 @@
-"""Validates batches that a producer sent, as Kafka does, and prepares them for the log. `produced_records` checks the records."""
+"""Validates batches that a producer sent, as Kafka does, and prepares them for the log.
+
+`produced_records` checks the single records.
+"""
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
