@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 pytest.register_assert_rewrite('support', 'behaviours')
 
-# No example fails because the machine is slow.
+# Hypothesis fails no example because the machine is slow.
 settings.register_profile('any machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('any machine')
 

@@ -42,7 +42,7 @@ def stopped(built: pathlib.Path, memory_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def expected(built: pathlib.Path, memory_path: pathlib.Path) -> View:
-    """The view of consumers without damage."""
+    """The records that consumers read without damage."""
     shutil.copytree(built, memory_path / 'untouched')
     return look(memory_path / 'untouched')
 
@@ -53,7 +53,7 @@ def look(directory: pathlib.Path) -> View:
 
 
 class every_offset:
-    """Replaces a random generator. Its sample has all elements."""
+    """Replaces a random generator: its sample is the whole population."""
 
     def sample(self, population: range, count: int) -> list[int]:
         return list(population)
@@ -137,7 +137,9 @@ def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the
 
 
 def test_a_log_that_ends_below_the_checkpoints_is_offline_without_an_inventory(stopped, caplog):
-    """A directory that Apache Kafka stopped has no inventory either. The checkpoints prove the loss."""
+    """This is the state of a directory that Apache Kafka stopped: it writes no inventory. The checkpoints prove the
+    loss.
+    """
     with InProcessBroker(stopped, SETTINGS) as broker:
         for value in (b'kept', b'lost'):
             broker.topics.get(PLAIN, 0).append_batch(encode_batch([(0, None, value)]), Origin.CLIENT)

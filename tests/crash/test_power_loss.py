@@ -21,27 +21,17 @@ each_case = pytest.mark.parametrize('case', CASES.values(), ids=list(CASES))
 
 
 @pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize('points, seeds', [
+    (POINTS, 1), pytest.param(None, SOAK_SEEDS, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
 @each_case
-def test_what_was_answered_outlives_a_power_cut_at_any_change(memory_path, case):
+def test_what_was_answered_outlives_a_power_cut_at_any_change(memory_path, case, points, seeds, tally):
     numbers = iter(range(1_000_000))
     count = case.count_changes(memory_path)
-    points = case.cut_power(memory_path, spread(count, POINTS), 1,
-                            lambda moment: case.hold(moment, goes_on=next(numbers) % 2 == 0))
-    assert points >= min(count, POINTS)
-    print(f'{points} power cuts at {count} changes')
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(0)
-@pytest.mark.usefixtures('many_brokers')
-@each_case
-def test_what_was_answered_outlives_many_power_cuts_at_every_change(memory_path, case, tally):
-    numbers = iter(range(1_000_000))
-    count = case.count_changes(memory_path)
-    points = case.cut_power(memory_path, range(count), SOAK_SEEDS,
-                            lambda moment: case.hold(moment, goes_on=next(numbers) % 2 == 0))
-    print(f'{points} power cuts at {count} changes')
-    tally('power cuts', points)
+    cuts = case.cut_power(memory_path, spread(count, points or count), seeds,
+                          lambda moment: case.hold(moment, goes_on=next(numbers) % 2 == 0))
+    assert cuts >= min(count, points or count)
+    print(f'{cuts} power cuts at {count} changes')
+    tally('power cuts', cuts)
 
 
 @pytest.mark.usefixtures('many_brokers')

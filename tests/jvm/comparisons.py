@@ -1,4 +1,8 @@
-"""Comparisons of both brokers by histories of one kind, one at a time or many in a soak."""
+"""Comparisons of both brokers by histories of one kind, one at a time or many in a soak.
+
+The default run repeats the same histories every time. A soak runs others, several at once, and prints the failing ones,
+shortened. Kafka is right in every difference that is not in DIFFERENCES of the test file with its reason.
+"""
 from __future__ import annotations
 
 import functools

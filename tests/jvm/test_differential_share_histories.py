@@ -1,8 +1,5 @@
 """Random histories of share partitions run on Apache Kafka 4.3 and on kbroker. Answers and states agree at each step.
 
-The default run repeats the same histories every time. The soak form runs others, several at once, and prints those that
-fail, shortened. Kafka is right in every difference that is not in DIFFERENCES with its reason.
-
 Covers KIP-932.
 """
 from __future__ import annotations

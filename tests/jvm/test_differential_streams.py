@@ -1,7 +1,4 @@
-"""Histories of streams groups run on Apache Kafka 4.3 and on kbroker. Answers and rows agree, step by step.
-
-The default run repeats the same histories every time. The soak form runs others, and prints those that fail,
-shortened. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+"""Random histories of streams groups run on Apache Kafka 4.3 and on kbroker. Answers and rows agree, step by step.
 
 Covers KIP-1071.
 """

@@ -1,4 +1,4 @@
-"""Certificates made with openssl: an authority's, a server's for 127.0.0.1 and localhost, and a client's."""
+"""Certificates made with openssl, for an authority, a server on 127.0.0.1 and localhost, and a client."""
 import subprocess
 
 KINDS = {'server': 'subjectAltName=IP:127.0.0.1,DNS:localhost', 'client': 'subjectAltName=DNS:client',
