@@ -33,9 +33,7 @@ def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(
 
 
 def fault(tmp_path, monkeypatch, program, compiler=None):
-    """Return the fault that the build reports for a Python without headers, on a machine with only this package
-    manager.
-    """
+    """Return the fault that the build reports for a Python without headers, with only this package manager."""
     checker = runpy.run_path(COMPILER)
     (tmp_path / program).write_text('#!/bin/sh\n')
     (tmp_path / program).chmod(0o755)
@@ -102,9 +100,7 @@ def test_the_lowest_versions_are_those_that_pyproject_names():
 
 
 def test_a_build_in_place_removes_the_extensions_of_modules_that_have_moved(tmp_path, monkeypatch):
-    """Earlier, after a pull, both the old `apis/dispatch` and `apis/serving/dispatch` were there, and the broker
-    imported both.
-    """
+    """Earlier, a pull left the old `apis/dispatch` next to `apis/serving/dispatch`, and the broker imported both."""
     monkeypatch.chdir(tmp_path)
     for name in ('kbroker/_shared.x.so', 'kbroker/log/log.x.so', 'kbroker/log/log.pyx', 'kbroker/apis/moved.x.so',
                  'kbroker_tools/moved.x.so'):

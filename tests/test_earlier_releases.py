@@ -1,6 +1,4 @@
-"""A broker opens a directory of an earlier release with everything that its clients saw, and the open transactions
-continue.
-"""
+"""A broker opens a directory of an earlier release with all that its clients saw. Open transactions continue."""
 from __future__ import annotations
 
 import pytest

@@ -89,9 +89,7 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
 
 
 NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ', 'kbroker-check --accept ', 'kbroker-verify ')
-"""Lines that change the machine, do not end, take minutes, or need a stopped broker. `check_without_running` checks
-them.
-"""
+"""Lines for `check_without_running`: they change the machine, do not end, take minutes, or need a stopped broker."""
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):

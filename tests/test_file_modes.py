@@ -1,6 +1,4 @@
-"""A broker refuses to start if every user may read a file with secrets. New files of the broker are only for its own
-user.
-"""
+"""A broker refuses to start if every user may read a file with secrets. Its new files are only for its own user."""
 import pathlib
 import shutil
 import subprocess

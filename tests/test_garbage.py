@@ -23,9 +23,7 @@ class Node:
 
 @contextmanager
 def searches():
-    """Yield a list. Each collection of the oldest generation within the block appends the number of objects that it
-    searched.
-    """
+    """Yield a list. Each collection of the oldest generation in the block appends the number of searched objects."""
     searched = []
 
     def note(phase, info):
@@ -78,9 +76,7 @@ def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behin
 
 
 def test_no_search_grows_with_long_work_that_frees_as_much_as_it_leaves_behind(serving):
-    """A response with 50,000 topics replaces as many objects. Earlier, the search that followed held the loop for 25
-    ms.
-    """
+    """A response with 50,000 topics replaces as many objects. Earlier, the next search held the loop for 25 ms."""
     work = SimpleNamespace(full_slices=0)
     search = YoungSearch(SimpleNamespace(requests=0), work)
     living = collections.deque([[[], []] for _ in range(100_000)])

@@ -1,6 +1,4 @@
-"""SIGINT in a process whose parent ignores it, such as a background job of a script, and the end of an interrupted
-ingest.
-"""
+"""SIGINT in a process whose parent ignores it, as in the background of a script; the end of an interrupted ingest."""
 import os
 import signal
 import subprocess

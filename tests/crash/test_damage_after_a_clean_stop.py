@@ -137,9 +137,7 @@ def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the
 
 
 def test_a_log_that_ends_below_the_checkpoints_is_offline_without_an_inventory(stopped, caplog):
-    """This is the state of a directory that Apache Kafka stopped: it writes no inventory. The checkpoints prove the
-    loss.
-    """
+    """A directory that Apache Kafka stopped is like this: Kafka writes no inventory. The checkpoints prove the loss."""
     with InProcessBroker(stopped, SETTINGS) as broker:
         for value in (b'kept', b'lost'):
             broker.topics.get(PLAIN, 0).append_batch(encode_batch([(0, None, value)]), Origin.CLIENT)
@@ -412,9 +410,7 @@ def test_a_topic_whose_deletion_a_crash_undid_is_set_aside_as_before(stopped):
 
 
 def test_a_read_through_a_damaged_index_fails_and_skips_nothing(stopped):
-    """A start does not read the middle of a large index. A read compares each entry that it uses with the batch at its
-    position.
-    """
+    """A start does not read the middle of a large index. A read compares each entry that it uses with its batch."""
     with InProcessBroker(stopped, SETTINGS) as broker:
         segment = broker.logs.logs[PLAIN, 1].segments[0]
         path = pathlib.Path(segment.path('.index'))

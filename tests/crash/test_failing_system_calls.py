@@ -167,9 +167,7 @@ def test_a_call_that_fails_is_an_error_for_the_client_and_the_next_start_has_all
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_answer_is_lost_whichever_call_fails(broker, work, tmp_path, soak_sample):
-    """The same broker process gets one fault after the other. Between two faults, the test kills or stops it and starts
-    it again.
-    """
+    """The same broker gets one fault after the other. Between two faults, the test kills or stops and restarts it."""
     offline = injected = 0
     faults = soak_sample(SOAK_FAULTS)
     for number, fault in enumerate(faults):

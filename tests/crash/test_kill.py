@@ -73,9 +73,7 @@ class TransactionalApplication:
             self.progress.notify()
 
     def _run_instance(self, number: int) -> int:
-        """Run one producer until the test stops it or the producer cannot continue. Return the number of the last
-        transaction.
-        """
+        """Run one producer until the test stops it or it cannot continue. Return the number of the last transaction."""
         producer = Producer({
             'bootstrap.servers': self.address, 'transactional.id': self.name, 'linger.ms': 0,
             'transaction.timeout.ms': 10_000, **CLIENT})

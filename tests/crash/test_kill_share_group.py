@@ -60,9 +60,7 @@ class Ledger:
                 self.exhausted.add(place)
 
     def trying(self, places: dict[Place, tuple[int, int]]) -> None:
-        """Note acknowledgements that are about to be sent. `places` maps each record to its type and its delivery
-        count.
-        """
+        """Note acknowledgements before they are sent. `places` maps each record to its type and its delivery count."""
         with self.lock:
             self.doubtful.update(place for place, (kind, _) in places.items() if kind == ACCEPT)
 

@@ -62,9 +62,7 @@ def errors_of_check(directory: pathlib.Path) -> list[str]:
 
 
 def start_and_view(directory: pathlib.Path, seed: object) -> View:
-    """Start a broker, stop it, and return what its consumers read. Raise Loud if the broker refuses to start or a read
-    fails.
-    """
+    """Start and stop a broker. Return what its consumers read. Raise Loud if the start is refused or a read fails."""
     broker = InProcessBroker(directory, SETTINGS)
     try:
         broker.__enter__()
@@ -119,9 +117,7 @@ def test_none_of_many_random_damages_is_silent(sample, memory_path, part, caplog
 
 
 def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory_path, caplog):
-    """The start does not read the middle of a large file. A read fails later, or `kbroker-check` finds the damaged
-    batch.
-    """
+    """A start does not read the middle of a large file. A later read fails, or `kbroker-check` finds the damage."""
     for number in range(DAMAGES_OF_A_TEST):
         hold(deep_sample, memory_path, number, caplog)
 

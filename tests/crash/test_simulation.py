@@ -60,9 +60,7 @@ def test_transactions_stay_whole_whatever_interleaves_and_wherever_the_power_fai
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed, tally):
-    """Histories run in child processes, because a broker that ends with requests in progress is never freed and keeps
-    some 3 MB.
-    """
+    """Child processes run the histories: a broker that ends with requests in progress is never freed, some 3 MB."""
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), logging.disable, (logging.WARNING,),
                              max_tasks_per_child=HISTORIES_OF_A_PROCESS) as process:
         for number in range(soak_count(SOAK_HISTORIES)):

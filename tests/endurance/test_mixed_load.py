@@ -69,9 +69,7 @@ class Mixture:
         self.restarts = 0
 
     def run(self, name: str, seconds: float, restarts: bool = False) -> None:
-        """Run a phase, and wait until the broker is drained. Raise AssertionError with the output of a phase that
-        failed.
-        """
+        """Run a phase, and wait until the broker is drained. Raise AssertionError with the output of a failed phase."""
         output = self._directory / f'{name}.out'
         arguments = [sys.executable, str(PHASE), self._broker.address, name, str(self._directory), str(self._seed),
                      'yes' if restarts else 'no']

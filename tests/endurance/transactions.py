@@ -88,9 +88,7 @@ class NearTail(Tail):
 
 
 class Lingerer(Worker):
-    """A worker whose transactions outlive their timeout. Its commit must fail. Sometimes its producer disappears
-    instead.
-    """
+    """A worker whose transactions outlive their timeout. The commit must fail. Sometimes the producer disappears."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str,
                  servers: str):
@@ -218,9 +216,7 @@ class Transactions:
             read_to_ends(self.recorder, reader, getter, ends, PATIENCE_S)
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
-        """Wait until no transaction is open, but not for ever. Return the last stable offset and the end of each
-        partition.
-        """
+        """Wait until no transaction is open, up to a limit. Return the last stable offset and the end by partition."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = self._ends()

@@ -35,9 +35,7 @@ ROW_BYTES = 900
 TOMBSTONE_SHARE = 0.1
 FLUSH_S = 60
 READ_MS = 60_000
-"""The time without a record after which reading has failed. A restart of the broker takes less, even on a loaded
-machine.
-"""
+"""Reading has failed after this time without a record. A restart takes less, even on a loaded machine."""
 
 
 def create_topics(admin: Admin, load: Load) -> None:
@@ -236,9 +234,7 @@ class TableWriter(BatchWriter):
         super().__init__('table', load, seed)
         self._number = 0
         self._possible: dict[bytes, list[int | None]] = {}
-        """The values that each key may have. The first is the last acknowledged one. The outcome of the others is
-        unknown.
-        """
+        """The values that each key may have: the last acknowledged one, then those with an unknown outcome."""
 
     def open(self) -> ConfluentProducer:
         return ConfluentProducer(self.load.servers)

@@ -133,9 +133,7 @@ def produce_of_bad_batches(peer: RawPeer) -> None:
 
 @case
 def lengths_below_zero(peer: RawPeer) -> None:
-    """Every length below 0 means null where null is allowed. A compact length is one less than its unsigned varint of
-    32 bits.
-    """
+    """A length below 0 means null where null is allowed. A compact length is one less than its varint of 32 bits."""
     peer.create_topic()
     name = peer.topic.encode()
     records = batch(b'x')

@@ -1,6 +1,4 @@
-"""Cases for fetches of several partitions, some with an error. They show which errors end the wait for the other
-partitions.
-"""
+"""Cases for fetches of several partitions, some with an error. They show which errors end the whole wait."""
 
 from __future__ import annotations
 

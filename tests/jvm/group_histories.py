@@ -499,9 +499,7 @@ Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffs
 
 
 def with_whole_deletions(batches: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-    """Join the tombstones of a group's offsets with the tombstones of the group: kbroker writes the former first, in
-    parts.
-    """
+    """Join the tombstones of a group's offsets with those of the group: kbroker writes the former first, in parts."""
     found: list[list[tuple[str, Any]]] = []
     for batch in batches:
         if found and is_deletion(found[-1]) and is_deletion(batch) and found[-1][-1][0] == 'OffsetCommit':

@@ -60,9 +60,7 @@ class ClassicMember:
     request: Any = None
     version: int = 0
     before: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The fields that a join changes, with their values in the group. If the group refuses the join, these values are
-    still valid.
-    """
+    """The fields that a join changes, with their old values, which are valid again if the group refuses the join."""
 
     @property
     def instance_id(self) -> str | None:
@@ -203,9 +201,7 @@ class MixedSide(GroupSide):
             self._slots[member_id] = f'<{member.slot}>'
 
     def join(self, slot: str) -> list[tuple[str, Any]]:
-        """Let a member join. If a classic group then waits for other members, let them join as well. Return the
-        answers.
-        """
+        """Let a member join, and the other members for which a classic group then waits. Return the answers."""
         self.member(slot).send(self.join_request(self.member(slot)), JOIN_VERSION)
         return self.receive_joins(slot)
 

@@ -1,6 +1,4 @@
-"""A client that sends any request over a socket and records the answers, and functions that compare the answers of two
-brokers.
-"""
+"""A client that sends any request and records the answers, and functions that compare those of two brokers."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ ANYTHING = {
 CODE_OF = {
     'error_message': 'error_code', 'acknowledge_error_message': 'acknowledge_error_code',
     'batch_index_error_message': None}
-"""The fields with error messages, whose words each broker chooses. They are compared only if the code in the named
-field is 0.
-"""
+"""Error messages, whose words each broker chooses. They are compared only if the code in the named field is 0."""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
 """Fields whose values the broker chooses. The comparison only checks where a value is present and where it is repeated.
 """
@@ -270,9 +266,7 @@ def batch(*values: Any, **options: Any) -> bytes:
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Return every error code in an answer. Leave out the codes of partitions in AddPartitionsToTxn, which the cases
-    compare.
-    """
+    """Return every error code in an answer, without those of partitions in AddPartitionsToTxn, which are compared."""
     return message_builder.error_codes(answer, ('error_code',))
 
 

@@ -205,9 +205,7 @@ class StreamsSide(GroupSide):
         self.processes: dict[str, str] = {}
         """Member -> its process, by the rows."""
         self.most_members = 0
-        """The highest number of members during the last step. A member that left in the step had tasks in an earlier
-        target.
-        """
+        """The highest number of members in the last step. A member that left in it had tasks in an earlier target."""
         self.targets: dict[str, frozenset[Task]] = {}
         self.targets_before: dict[str, frozenset[Task]] = {}
         """Member -> its target tasks by the rows, and as they were before the last step."""
@@ -265,8 +263,7 @@ class StreamsSide(GroupSide):
                 and self.merits() == other.merits())
 
     def merits(self) -> tuple[list[Task], list[float], int]:
-        """Return the defined properties of the target: its tasks, the loads of the processes, and the number of tasks
-        that stay.
+        """Return the defined properties of the target: its tasks, the loads of processes, the count of staying tasks.
         """
         loads = collections.Counter[str]()
         for member, tasks in self.targets.items():

@@ -219,9 +219,7 @@ NOT_ON_ONE_NODE = {
 
 
 def test_each_nullable_text_of_a_success_is_compared_in_each_served_version(addresses):
-    """Earlier, the error messages of successful answers were empty where Kafka has null, and clients took them for
-    errors.
-    """
+    """Earlier, error messages of successes were empty where Kafka has null, and clients took them for errors."""
     seen = set()
     for name in CASES:
         for step in played(addresses[0], name):

@@ -48,9 +48,7 @@ class Members:
         self.counts = {}
         """Offset -> the lowest delivery count that the log may have for it."""
         self.kept = set()
-        """Offsets that were acquired when the connection ended. The broker may count the delivery, or stop before it
-        does.
-        """
+        """Offsets that were acquired when the connection ended. The broker may stop before it counts the delivery."""
         self.done = set()
         self.offset = 0
 

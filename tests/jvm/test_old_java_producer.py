@@ -1,6 +1,4 @@
-"""A Java producer from before KIP-890: the broker refuses its late requests, and executes a request once if its answer
-was lost.
-"""
+"""A Java producer from before KIP-890: late requests are refused, and one whose answer was lost is executed once."""
 import functools
 import subprocess
 

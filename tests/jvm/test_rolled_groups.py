@@ -1,6 +1,4 @@
-"""The Java members of a group are replaced one by one by members of the other protocol, and back, while they copy
-records.
-"""
+"""Members of the other protocol replace the Java members of a group one by one, and back, while all copy records."""
 import subprocess
 
 import pytest

@@ -48,8 +48,7 @@ def counting(topic):
 
 
 def words(text):
-    """Return the non-empty lines as words. Kafka uses other column widths, and sorts lines and a member's tasks by hash
-    codes.
+    """Return the non-empty lines as words. Kafka's columns have other widths, and it sorts lines and tasks by hashes.
     """
     lines = [line.split() for line in text.splitlines() if line.strip() and line.strip() != NO_MEMBERS]
     return lines[:1] + sorted(map(sorted, lines[1:]))

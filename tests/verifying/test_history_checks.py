@@ -70,9 +70,7 @@ class Plants:
         chunk[2].insert(place, number)
 
     def followers(self, least):
-        """Return polls with at least `least` records of one partition. They are neither final nor the first of their
-        reader.
-        """
+        """Return polls with at least `least` records of one partition, neither final nor the first of their reader."""
         seen = set()
         found = []
         for poll in self.of_type('poll'):

@@ -101,9 +101,7 @@ def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypat
 
 
 class ScriptedMember:
-    """A member whose polls return the records of a script. The script also has the number of assignment changes before
-    each poll.
-    """
+    """A member whose polls return the records of a script, which also has the assignment changes before each poll."""
 
     def __init__(self, script, stop):
         self.script = iter(script)

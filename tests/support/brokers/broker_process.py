@@ -56,9 +56,7 @@ class Process(ABC):
         return []
 
     def launch(self, arguments: list[str]) -> None:
-        """Start the process and wait until it is ready. Raise AssertionError with its output if it does not become
-        ready.
-        """
+        """Start the process and wait until it is ready. Raise AssertionError with its output if it never is ready."""
         self._ready.clear()
         self._has_said_ready = False
         self._process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

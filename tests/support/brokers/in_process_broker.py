@@ -146,9 +146,7 @@ class InProcessBroker(Node):
 
     def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
               client_id: str = 'test') -> InProcessConnection:
-        """Send a request and return the connection. If the broker has answered already, the answer is the connection's
-        last reply.
-        """
+        """Send a request and return the connection. Its last reply is the answer, if the broker has answered."""
         connection = connection or self.connect()
         self.send(connection, frame_of(request, version, client_id, next(self._correlation_ids)))
         return connection

@@ -1,6 +1,4 @@
-"""Directories of earlier releases, and a broker of the current version on a copy of one. `release_directory.py` makes
-them.
-"""
+"""Directories of earlier releases, which `release_directory.py` makes, and a current broker on a copy of one."""
 from __future__ import annotations
 
 import json
@@ -80,8 +78,7 @@ class ReleaseBroker(InProcessBroker):
         self._end(OPEN, producer, True)
 
     def _producer(self, transactional_id: str) -> tuple[int, int]:
-        """Initialize a producer with a transactional id. Repeat while the markers of its last transaction are not
-        written.
+        """Initialize a producer. Repeat while the markers of its transactional id's last transaction are not written.
         """
         request = build('InitProducerIdRequest', transactional_id=transactional_id, transaction_timeout_ms=60_000)
         for _ in range(MOST_TURNS):

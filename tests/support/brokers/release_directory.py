@@ -73,9 +73,7 @@ class Maker:
         self.use_administration()
 
     def use_confluent(self) -> None:
-        """Write with each codec, commit and abort transactions with offsets, and leave one open. Fill the compacted
-        topic.
-        """
+        """Write with each codec, commit and abort transactions with offsets, leave one open, and fill the table."""
         for codec in ('none', 'gzip', 'snappy', 'lz4', 'zstd'):
             producer = self.confluent({'enable.idempotence': True, 'compression.type': codec})
             for number in range(6):
@@ -114,9 +112,7 @@ class Maker:
                                            reader.consumer_group_metadata(), LIMIT_S)
 
     def fill_table(self) -> None:
-        """Write keys several times, until the cleaner has cleaned the topic. The cleaner does not reach the last
-        values.
-        """
+        """Write keys several times, until the cleaner has cleaned the topic. It does not reach the last values."""
         producer, deadline, turn = self.confluent({'linger.ms': 0}), time.monotonic() + LIMIT_S, 0
         while 'table 0' not in self.checkpoint('cleaner-offset-checkpoint'):
             assert time.monotonic() < deadline, 'the cleaner does nothing'

@@ -1,6 +1,4 @@
-"""A client with the less common steps of an application: tables, configs, retention, and used-up producer ids and
-epochs.
-"""
+"""A client with less common steps of an application: tables, configs, retention, used-up producer ids and epochs."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -88,6 +88,4 @@ REFUSED = ['default', 'RULE:x/y', 'RULE:x/y/L/U', 'DEFAULT/L', 'RULE:a/b/X', 'RU
 REFUSED_HERE = ['RULE:\\p{L}/a/', 'RULE:[a&&[b]]/a/', 'RULE:\\Qa\\E/a/', 'RULE:[[a]b]/a/', 'RULE:(?s).*/a/',
                 'RULE:(?x)a/a/', 'RULE:a\\h/a/', 'RULE:a/$1/', 'RULE:(a)/${x}/', 'RULE:(a)/$x/', 'RULE:a\\Z/a/',
                 'RULE:a(?i)b/a/', 'RULE:(a)\\k<x>/a/']
-"""Rules that only kbroker refuses at the start. Python would read them differently, or Kafka refuses them at each
-login.
-"""
+"""Rules that only kbroker refuses at the start. Python would read them differently, or Kafka refuses each login."""

@@ -23,9 +23,7 @@ def make_certificates(directory):
 
 
 def make_revocation_list(directory, kind):
-    """Revoke the certificate of a kind. Return the file of the authority that signs revocation lists, and the file of
-    its list.
-    """
+    """Revoke the certificate of a kind. Return the files of the authority that signs lists, and of its list."""
     (directory / 'ca.cnf').write_text(
         '[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n'
         'private_key=ca.key\ncertificate=ca.pem\n')

@@ -75,9 +75,7 @@ class Promises:
     """Id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
-    """The values that a key may have: one, or several if its last write is not answered. None means that the key has no
-    value.
-    """
+    """The values that a key may have: one, or several if its last write is not answered. None stands for no value."""
     configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
     """The values that the config of a topic may have, by topic and name. None means that the topic does not set it."""
     producer_ids: set[int] = field(default_factory=set)
@@ -181,9 +179,7 @@ class Client:
             accept(code)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Delete the records below `offset`. A crash may undo the deletion, because the broker writes the log start at
-        intervals.
-        """
+        """Delete the records below `offset`. A crash may undo that: the broker writes the log start at intervals."""
         topic, partition = topic_partition
         records = self.promises.records[topic_partition]
         for deleted in [found for found in records if found < offset]:

@@ -150,9 +150,7 @@ class Knowledge:
 
 
 class RandomDisk(HeldDisk):
-    """A disk whose syncs end in random order. The data of a sync that has not ended may or may not have reached the
-    disk.
-    """
+    """A disk whose syncs end in random order. Before the end of a sync, its data may have reached the disk or not."""
 
     def __init__(self, rng: random.Random):
         super().__init__(is_held=False)
@@ -716,9 +714,7 @@ class World:
         knowledge.records[place].update(found)
 
     def _check_visible(self, place: TopicPartition) -> set[str]:
-        """Return the values that a read_committed consumer gets. Check that none is from a transaction that is not
-        committed.
-        """
+        """Return the values that a read_committed consumer gets. Check that none is from an uncommitted transaction."""
         view = set(self._values(place, READ_COMMITTED).values())
         for transaction in self.knowledge.transactions:
             if transaction.outcome not in ('committed', 'committing'):

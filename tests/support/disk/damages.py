@@ -1,6 +1,4 @@
-"""A stopped log directory with all kinds of data that can be lost, random damage to it, and the records that its
-consumers read.
-"""
+"""A stopped log directory with all kinds of data, random damage to it, and the records that its consumers read."""
 from __future__ import annotations
 
 import pathlib

@@ -48,9 +48,7 @@ def new_topic(name: str) -> NewTopic:
 
 
 class Work:
-    """Clients of one broker. Each round appends to every topic. The next broker's clients use the same transactional
-    ids.
-    """
+    """Clients of one broker. Each round appends to every topic. The next broker has the same transactional ids."""
 
     def __init__(self, broker: Broker, seed: int):
         self._rng = random.Random(seed)

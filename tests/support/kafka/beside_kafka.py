@@ -55,7 +55,5 @@ def unexplained_lines(lines: Iterable[str], reasons: Iterable[str]) -> list[str]
 
 
 def unexplained_step(lines: list[str], reasons: Iterable[str]) -> list[str]:
-    """Return the differences of a step. Return none if a pattern explains one of them, because the others follow from
-    it.
-    """
+    """Return the differences of a step, or none if a pattern explains one of them: the others follow from it."""
     return lines if len(unexplained_lines(lines, reasons)) == len(lines) else []

@@ -1,6 +1,4 @@
-"""A proxy between clients and a broker that delays one request or loses one answer. The client sees a broken
-connection.
-"""
+"""A proxy between clients and a broker that delays one request or loses one answer, and breaks the connection."""
 import queue
 import struct
 import threading

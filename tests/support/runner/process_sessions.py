@@ -53,9 +53,7 @@ def virtual_machine_above(pid: int) -> int:
 
 
 def pid_of_port(port: int) -> int:
-    """Return the process that has a TCP socket of 127.0.0.1 with this local port. Raise AssertionError if there is
-    none.
-    """
+    """Return the process with a TCP socket of 127.0.0.1 on this local port. Raise AssertionError if there is none."""
     rows = [line.split() for line in (PROC / 'net/tcp').read_text().splitlines()[1:]]
     sockets = {f'socket:[{row[9]}]' for row in rows if int(row[1].rpartition(':')[2], 16) == port}
     for place in PROC.glob('[0-9]*'):

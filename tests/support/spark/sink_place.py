@@ -124,9 +124,7 @@ class SinkRun:
             time.sleep(0.1)     # the broker reports the state of a transaction only to requests
 
     def values(self) -> Counter[int]:
-        """Return the committed values with their counts. Raise AssertionError if an open transaction hides some of
-        them.
-        """
+        """Return the committed values with their counts. Raise AssertionError if an open transaction hides some."""
         with self.admin() as admin:
             return Counter(int(record.value) for _, record in committed_records(admin, self.topic, PARTITIONS))
 

@@ -105,9 +105,7 @@ class FaultyStreamWriter(DataSourceStreamArrowWriter):
 
 
 class FaultySource(KafkaLogDataSource):
-    """The source `kbroker` with the options `fault` and `flag`: a fault in one task or commit, and the file that marks
-    it as done.
-    """
+    """The source `kbroker` with the options `fault` (in one task or commit) and `flag` (the file that marks it)."""
 
     @classmethod
     def name(cls) -> str:

@@ -44,9 +44,7 @@ Step = tuple[Any, ...]
 
 @dataclass
 class GroupPromises:
-    """The counts that the next delivery of each record may have, and the partitions with a Produce that is not
-    answered.
-    """
+    """The counts that the next delivery of each record may have, and the partitions with an unanswered Produce."""
 
     counts: dict[Place, set[int]] = field(default_factory=dict)
     doubtful: set[int] = field(default_factory=set)
@@ -173,9 +171,7 @@ class Members:
                         sharer.held[place] = acquired.delivery_count
 
     def acknowledge(self, name: str, *kinds: int) -> None:
-        """Acknowledge all held records with these types in turn. Without types, acknowledge random records with random
-        types.
-        """
+        """Acknowledge all held records with these types in turn. Without types, choose random records and types."""
         sharer = self.sharers[name]
         chosen = self._choose(sharer)
         if kinds:
@@ -317,8 +313,7 @@ class Members:
     # ---- observations
 
     def observe(self) -> dict[str, Any]:
-        """Return the broker's descriptions of the groups. In a step, an entry changes by one batch, and a start offset
-        by several.
+        """Return the broker's descriptions of the groups. In a step, an entry changes by one batch, a start by several.
         """
         found: dict[str, Any] = {}
         for kind, version, group in ('Share', 1, SHARE), ('Consumer', 1, CONSUMER), ('Streams', 0, STREAMS):

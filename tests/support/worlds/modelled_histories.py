@@ -123,9 +123,7 @@ class ModelledRun:
             yield from self.transact(producer, LISTS, reader)
 
     def fencer(self) -> Iterator[None]:
-        """Run a client that initializes one transactional id again and again. The model refuses the writes of the old
-        instance.
-        """
+        """Run a client that initializes one id again and again. The model refuses the writes of the old instance."""
         producer = self.claim('fenced')
         yield
         while not self.is_stopping:

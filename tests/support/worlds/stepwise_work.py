@@ -13,9 +13,7 @@ PART_S = 0.010
 
 
 class StepwiseWork(LongWork):
-    """Long work that does the first part of a work at once, as LongWork does. The other parts wait for `step` or
-    `finish`.
-    """
+    """Long work that does the first part at once, as LongWork does. The other parts wait for `step` or `finish`."""
 
     def __init__(self, timers: Timers | None = None) -> None:
         super().__init__(Timers(ManualClock()) if timers is None else timers, 0)

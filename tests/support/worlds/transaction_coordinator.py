@@ -84,9 +84,7 @@ def code_to(answers: list[ErrorCode]) -> Callback:
 
 
 class World:
-    """A transaction coordinator and everything that it needs. Client operations return the answer, or None if there is
-    none yet.
-    """
+    """A transaction coordinator and all that it needs. Client operations return the answer, or None before it."""
 
     def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None,
                  most_together_bytes: int = MOST_TOGETHER_BYTES):
