@@ -141,9 +141,7 @@ def test_errors_that_are_kept_as_results_leave_no_garbage(broker):
 
 
 def test_a_generation_of_a_classic_group_leaves_no_garbage(tmp_path):
-    """A cycle that lives until its row is durable may be exempted from collection before it becomes garbage. It would
-    then stay for ever.
-    """
+    """A cycle that lives until its row is durable may be exempt before it becomes garbage, and would stay for ever."""
     def rebalance(broker, member_id):
         joined = broker.ask(build('JoinGroupRequest', group_id='g', member_id=member_id, session_timeout_ms=60_000,
                                   rebalance_timeout_ms=60_000, protocol_type='consumer',

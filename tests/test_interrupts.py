@@ -63,9 +63,7 @@ def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
 
 
 def test_an_interrupted_ingest_ends_java_and_leaves_without_finalizing_the_interpreter():
-    """Earlier, an interrupted ingest under load ended by SIGABRT: PySpark's daemon threads ran while the interpreter
-    was finalized.
-    """
+    """Earlier, an ingest under load ended by SIGABRT: PySpark's threads ran while the interpreter was finalized."""
     ended = subprocess.run([sys.executable, '-c', INTERRUPTED_INGEST], cwd=ROOT, capture_output=True, text=True,
                            check=False)
     shown, _, pid = ended.stdout.rpartition(' ')

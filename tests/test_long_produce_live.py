@@ -156,9 +156,7 @@ def test_a_stop_does_not_wait_for_the_batches_of_a_worker(start):
 
 
 def test_without_a_free_descriptor_produce_is_answered_in_time(start):
-    """The batch is written, but its sync needs more descriptors than the process may open. Earlier, the request then
-    waited for ever.
-    """
+    """The batch is written, but its sync lacks descriptors. Earlier, the request then waited for ever."""
     broker = start()
     with RawClient.at(broker.address) as client, contextlib.ExitStack() as idle:
         create(client, partitions=30)

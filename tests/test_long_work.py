@@ -205,9 +205,7 @@ def test_work_that_is_run_at_once_must_not_wait():
 
 
 def test_a_call_that_was_awaited_leaves_no_garbage(long_work, timers):
-    """Earlier, the callback was a closure that kept its generator alive. The broker's garbage collector does not search
-    old cycles.
-    """
+    """Earlier, the callback kept its generator alive, and the broker's garbage collector does not search old cycles."""
     callbacks, results = [], []
     gc.collect()
     gc.disable()

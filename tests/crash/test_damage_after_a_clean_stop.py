@@ -226,9 +226,7 @@ def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, ex
 # ---- when the inventory counts ----
 
 def test_a_clean_shutdown_mark_that_cannot_be_read_is_reported_for_ever_after(stopped, caplog):
-    """Earlier, deleted records came back if the checkpoint of log starts was damaged as well, and the log had only one
-    line about it.
-    """
+    """Earlier, deleted records came back if the checkpoint of log starts was damaged, too. The broker logged a line."""
     (stopped / CLEAN_SHUTDOWN_FILE).write_text('0\n0\n')
     (stopped / LOG_START_OFFSET_FILE).write_text('{}')
     look(stopped)

@@ -113,9 +113,7 @@ def replace(path: pathlib.Path, old: bytes, new: bytes) -> None:
     (unknown_folder, 'lost\\+found: found a directory that is not named'),
 ])
 def test_a_directory_that_is_not_understood_is_left_as_it_is(used, spoil, says, has_lock_file):
-    """Earlier, the broker removed the mark of a clean stop before it checked the metadata, and wrote a lock file into
-    any directory.
-    """
+    """Earlier, the broker removed the clean mark before it checked the metadata, and any directory got a lock file."""
     directory, _ = used
     spoil(directory)
     if not has_lock_file:

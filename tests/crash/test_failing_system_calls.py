@@ -121,9 +121,7 @@ class Work:
 
 @pytest.fixture(scope='module')
 def work(tmp_path_factory) -> Iterator[Work]:
-    """The client of the one broker of this file. Each test leaves the broker running, and the client keeps the answers
-    of all tests.
-    """
+    """The client of the file's only broker, which each test leaves running. It keeps the answers of all tests."""
     with BrokerProcess(tmp_path_factory.mktemp('failing') / 'data', SETTINGS) as broker:
         yield Work(broker)
 

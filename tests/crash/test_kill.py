@@ -137,9 +137,7 @@ class TransactionalApplication:
 
 @dataclass
 class IdempotentApplication:
-    """An application that writes numbered records with an idempotent producer. `acknowledged` has the numbers of the
-    delivered ones.
-    """
+    """An application that writes numbered records with an idempotent producer. `acknowledged` has their numbers."""
 
     address: str
     stop: threading.Event

@@ -167,9 +167,7 @@ class Place:
             assert [row.offset for row in offsets.values()] == [OFFSET] * story.is_committed, story
 
     def check_prepared(self, story: Story, admin: Admin) -> None:
-        """Check that the transaction is open with its producer id and epoch and without a timeout, and that none of its
-        records is visible.
-        """
+        """Check that the transaction is open with its producer and without a timeout, and that no record is visible."""
         row = admin.describe_transactions([story.name])[story.name]
         assert (f'{row.producer_id}:{row.producer_epoch}', row.state, row.timeout_ms) == (
             story.token, 'Ongoing', NEVER_MS), story
@@ -184,8 +182,7 @@ class Place:
         return stable, {at: row.offset for at, row in admin.list_offsets(times).items()}
 
     def await_stable(self, admin: Admin) -> None:
-        """Wait until the last stable offset of each partition is its end. The broker replies to EndTxn before it writes
-        the markers.
+        """Wait until all last stable offsets are the ends. The broker replies to EndTxn before it writes the markers.
         """
         deadline = time.monotonic() + LIMIT_S
         stable, ends = self.ends(admin)

@@ -26,9 +26,7 @@ def test_an_upgrade_outlives_a_power_cut_at_any_change(memory_path, name, points
 
 
 def first_start(name, root, choose):
-    """Start a broker on the directory of a release, and cut the power as `choose` says. Return the numbers of changes
-    and of power cuts.
-    """
+    """Start a broker on the directory of a release, with power cuts. Return the numbers of changes and of cuts."""
     directory, manifest = unpack(name, root)
 
     def start(fs):

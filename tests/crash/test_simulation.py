@@ -72,9 +72,7 @@ def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_cou
 @pytest.mark.parametrize(('setting', 'value', 'histories'), [
     ('kbroker.durability', 'page-cache', 10), ('kbroker.transaction.stale.request.check.enable', 'false', 200)])
 def test_the_simulation_finds_a_broker_that_keeps_less(memory_path, setting, value, histories):
-    """With the first setting, the broker acknowledges before the sync. With the second one, late requests can end the
-    next transaction.
-    """
+    """One setting makes the broker acknowledge before the sync, the other lets late requests end a transaction."""
     for seed in range(histories):
         try:
             simulate(memory_path / 'lives', seed, {setting: value})

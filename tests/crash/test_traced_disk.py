@@ -25,9 +25,7 @@ def opened(tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA by the text that strace
-    writes for them.
-    """
+    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA as strace does."""
     def write(name, *calls):
         path, data = hexed(tmp_path / 'data' / 'a'), hexed('one')
         lines = [call.replace('PATH', path).replace('DATA', f'"{data}"').replace('ROOT', hexed(tmp_path / 'data'))

@@ -25,8 +25,7 @@ UNFINISHED = ' <unfinished ...>'
 
 
 def strace_of(trace: pathlib.Path) -> list[str]:
-    """Return the words that put strace before a command. The traced process stays the direct child of the test, and
-    strace ends with it.
+    """Return the words that put strace before a command. The process stays the test's child, and strace ends with it.
     """
     return ['strace', '-D', '-f', '-ttt', '-y', '-xx', '-s', '100000000', '-o', str(trace),
             '-e', f'trace={TRACED}', '--']

@@ -15,8 +15,7 @@ _PATTERNS = [re.compile(pattern) for pattern, _ in EXPLAINED]
 
 
 def unexplained(lines: Iterable[str]) -> list[str]:
-    """Return the lines that no pattern explains. A line that is not a JSON object is one of them, because the broker
-    logs only JSON objects.
+    """Return the lines that no pattern explains. The broker logs only JSON objects, so any other line is unexplained.
     """
     return [line for line in lines if _reason(line) is None]
 

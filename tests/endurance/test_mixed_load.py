@@ -49,9 +49,7 @@ RESTARTS_SHARE, WARM_UP_SHARE, LONG_SHARE = 0.4, 0.15, 0.45
 LIFE_S = 15, 60
 """The time between restarts."""
 LEAST_S = 900
-"""The minimum of the whole test. A warm-up below two minutes does not fill the caches, and their later growth would
-count as a leak.
-"""
+"""The shortest test. A warm-up below two minutes does not fill the caches, and their growth would look like a leak."""
 DRAIN_S = 240
 END_S = 3600
 """A load process that takes longer than this to end, checks included, counts as hanging."""

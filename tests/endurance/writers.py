@@ -271,9 +271,7 @@ class TableWriter(BatchWriter):
 # ---- topics that are created and deleted
 
 class TopicChurner(Worker):
-    """A worker that creates a topic, writes and reads it, changes its configs and deletes it. Sometimes it uses the
-    same name again.
-    """
+    """A worker that creates, writes, reads, alters and deletes a topic. Sometimes it uses the same name again."""
 
     def work(self) -> None:
         with Admin(self.load.servers) as admin:

@@ -8,9 +8,7 @@ from support.messages.message_builder import batch_of
 from kbroker.base.errors import ErrorCode
 
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
-"""The effect if the broker executes the late commit: transaction 2 is committed half-written, and its client cannot
-abort it any more.
-"""
+"""The late commit commits transaction 2 half-written, and its client cannot abort it any more."""
 REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
 OLDER_OFFSETS_COUNT = [ErrorCode.NONE, 5]
 NEWER_OFFSETS_COUNT = [ErrorCode.NOT_COORDINATOR, 8]

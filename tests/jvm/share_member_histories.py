@@ -91,8 +91,7 @@ class ShareSide(GroupSide):
     # ---- rows
 
     def rows(self) -> list[list[tuple[str, Any]]]:
-        """Return the batches of the group since the last call, without the rows of share states. Add a batch with the
-        initialized states.
+        """Return the group's batches since the last call without share states, and a batch of the initialized states.
         """
         self.await_states()
         return [batch for batch in super().rows() if batch] + [[(SHARE_STATES, self._states_of('initialized_topics'))]]

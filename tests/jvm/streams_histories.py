@@ -274,9 +274,7 @@ class StreamsSide(GroupSide):
                 sorted(loads[process] / threads[process] for process in threads), stay)
 
     def beat(self, slot: str, **fields: Any) -> Any:
-        """Send a StreamsGroupHeartbeat. Wait until the topics that the answer calls missing exist. Return the answer in
-        comparable form.
-        """
+        """Send a StreamsGroupHeartbeat, and wait until missing topics exist. Return the answer in comparable form."""
         fields = {'group_id': self.group, 'member_id': slot, 'endpoint_information_epoch': 0,
                   'shutdown_application': False, **fields}
         answer = self.peer.ask('StreamsGroupHeartbeat', 0, **fields)

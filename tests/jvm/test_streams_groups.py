@@ -93,9 +93,7 @@ def read_counts(consumer, expected, instances):
 
 
 def await_description(broker, expected, *options):
-    """Describe the group with Kafka's tool until its output has the expected text. Members get standby tasks after
-    their active tasks.
-    """
+    """Describe the group with Kafka's tool until the text appears: members get standby tasks after the active ones."""
     end = time.monotonic() + WAIT_S
     while expected not in (text := run_tool(TOOL, '--bootstrap-server', broker.address, '--describe', '--group',
                                             APPLICATION, *options)):

@@ -84,9 +84,7 @@ def stage(peer):
 
 @pytest.fixture(scope='module')
 def runs(broker):
-    """The results of each run, from kbroker's tool and from Kafka's tool in one virtual machine. The run that aborts is
-    the last one.
-    """
+    """The results of each run, from kbroker's tool and from Kafka's in one virtual machine. The last run aborts."""
     mine = [ours(broker, run) for run in (*COMPARED, *REFUSED)]
     theirs = run_tools(TOOL, *(['--bootstrap-server', broker.address, *run.split()]
                                for run in (*COMPARED, *REFUSED, ABORTED)))

@@ -251,9 +251,7 @@ def test_a_commit_of_confluent_kafka_is_not_repeated_for_ever(monkeypatch):
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
-    """In one of ten runs, the flush of a fenced producer lost its exception. Earlier, that ended the worker, and the
-    run had no verdict.
-    """
+    """In one of ten runs, the flush of a fenced producer lost its exception. Earlier, the run then had no verdict."""
     class Fenced:
         def flush(self, *timeout_s):
             raise SystemError('flush returned NULL without setting an exception')

@@ -18,9 +18,7 @@ Settings = Mapping[str, str] | None
 
 
 def in_process_broker(settings: Settings = None, topics: Mapping[str, int] | None = None) -> Callable[..., Any]:
-    """Return a fixture: a broker within the test's process. `topics` maps the topics that it creates to their numbers
-    of partitions.
-    """
+    """Return a fixture: a broker within the test's process, with these `topics` and their numbers of partitions."""
     @pytest.fixture
     def broker(tmp_path: Any) -> Iterator[InProcessBroker]:
         with InProcessBroker(tmp_path / 'data', settings) as broker:

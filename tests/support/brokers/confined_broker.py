@@ -24,9 +24,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class ConfinedBroker(BrokerProcess):
-    """A broker that is started by another program with its arguments, `env` or `prlimit`. That program replaces itself
-    by the broker.
-    """
+    """A broker that another program starts, `env` or `prlimit` with arguments. It replaces itself by the broker."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str], starter: Sequence[str]):
         super().__init__(directory, PROMPT | settings)

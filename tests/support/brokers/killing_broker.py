@@ -43,9 +43,7 @@ def kind_of(row: TransactionRow) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """The write at which the broker kills itself: the n-th one of a kind to a partition. Rows of other transactional
-    ids do not count.
-    """
+    """The n-th write of a kind to a partition, where the broker kills itself. Rows of other ids do not count."""
 
     partition: str
     kind: str

@@ -49,9 +49,7 @@ BUGS = (
 
 
 def build(bug: Bug, directory: pathlib.Path) -> pathlib.Path:
-    """Copy the package with its compiled modules, change the sources, and compile them. Return the directory to import
-    the copy from.
-    """
+    """Copy the package with its compiled modules, change sources, and compile them. Return the copy's directory."""
     compiled = [str(path.relative_to(ROOT)) for path in (ROOT / 'build').glob('lib.*')]     # spares the other modules
     for name in ('kbroker', 'kbroker_tools', 'packaging', 'build/cython', *compiled):
         shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns('__pycache__'))

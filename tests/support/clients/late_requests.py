@@ -63,9 +63,7 @@ def error_of(api_key, version, answer):
 
 
 def run_transaction(producer, topic, numbers, send_offsets):
-    """Begin a transaction, write each number in a batch of its own, and send the offset after the last one. Do not end
-    the transaction.
-    """
+    """Begin a transaction, write each number in its own batch, and send the offset after them. Leave it open."""
     producer.begin()
     for number in numbers:
         producer.send(topic, 0, f'v{number}')
@@ -96,9 +94,7 @@ COMMITTED_AFTER_LATE_REQUEST = {f'v{number}' for number in (0, 1, 10, 11)}
 
 
 def check_lost_answer(broker, proxy, producer, topic, send_offsets, api_key):
-    """Lose the answer to a request, so that the client repeats it. Check that it is executed once and that the broker
-    refuses nothing.
-    """
+    """Lose the answer to a request, so that the client repeats it. Check that it is executed once and not refused."""
     before = refused(broker)
     proxy.lose_answer(api_key)
     run_transaction(producer, topic, range(2), send_offsets)

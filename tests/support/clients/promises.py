@@ -1,6 +1,4 @@
-"""A client of an in-process broker. It records each acknowledgement, and checks that later brokers have kept everything
-acknowledged.
-"""
+"""A client of an in-process broker. It records each acknowledgement, and checks that later brokers keep them all."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -45,9 +43,7 @@ def greatest_code(answer: Any) -> ErrorCode:
 
 @dataclass
 class Transaction:
-    """A transaction. `outcome` is open, committing, committed, aborting or aborted. It is committing or aborting until
-    EndTxn is answered.
-    """
+    """A transaction. `outcome` is open, committing or aborting until EndTxn is answered, committed or aborted."""
 
     values: dict[TopicPartition, list[str]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -83,9 +79,7 @@ class Promises:
 
 
 class RefusedError(AssertionError):
-    """Raised if the broker refused a request with `code`, or did not answer (None). On a failing disk, a refusal breaks
-    no promise.
-    """
+    """Raised if the broker refuses with `code` or does not answer (None). On a failing disk, this breaks no promise."""
 
     def __init__(self, text: str, code: ErrorCode | None = None):
         super().__init__(text)
@@ -342,8 +336,7 @@ class Client:
                 offset = header.last_offset + 1
 
     def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group. The request sets require_stable, so it waits for the end of
-        transactions with offsets.
+        """Return the committed offsets of the group. The request sets require_stable, so no transaction is undecided.
         """
         answer = self.broker.ask(build('OffsetFetchRequest', require_stable=True, groups=[dict(group_id=group, topics=[
             dict(name=topic, partition_indexes=[partition]) for topic, partition in sorted(partitions)])]), 9).groups[0]

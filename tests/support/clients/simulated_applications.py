@@ -126,9 +126,7 @@ class Knowledge:
     deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
     """The offset below which a request deleted records. A power cut may undo the deletion."""
     brief: str = 'absent'
-    """The state of the topic BRIEF: absent, creating, present or deleting. It is creating or deleting until the request
-    is answered.
-    """
+    """The state of the topic BRIEF: absent, present, or creating or deleting until the request is answered."""
     deletions: int = 0
     """The number of deletions of BRIEF."""
     forbidden: set[str] = field(default_factory=set)
@@ -188,9 +186,7 @@ class PowerCut(Exception):
 
 
 class Kill(BaseException):
-    """Raised to kill the broker: no later change of the disk takes effect. The next broker finds everything that was
-    written before.
-    """
+    """Raised to kill the broker: no later change of the disk takes effect. The next broker finds all earlier ones."""
 
 
 class World:
@@ -484,9 +480,7 @@ class World:
             topics=committed_topics({(SOURCE, IDS.index(instance.name)): offset}))))
 
     def _prepare(self, instance: Instance, is_commit: bool) -> None:
-        """Store the decision, without a request to the broker. Sometimes the instance dies, and another one has to end
-        the transaction.
-        """
+        """Store the decision, without a request to the broker. Sometimes another instance must end the transaction."""
         self._transaction_of(instance).decision = is_commit
         instance.todo.pop(0)
         if self.rng.random() < 0.3:
@@ -526,8 +520,8 @@ class World:
         assert connection.sink.closed is None, connection.sink.closed
 
     def _note_arrival(self, instance: Instance, call: Call) -> None:
-        """Note the effects that a call may have once it has arrived. A value is `forbidden` if it first arrived from a
-        fenced instance.
+        """Note the possible effects of an arrived call. Values that first arrive from a fenced instance are
+        `forbidden`.
         """
         knowledge = self.knowledge
         is_fenced = instance.name != PLAIN and knowledge.is_fenced(instance)

@@ -243,8 +243,7 @@ class Case:
         return run.moment(directory, f'change {number}, {failed[0]}, failed with {fault}; {refused}')
 
     def hold(self, moment: Moment, *, goes_on: bool) -> None:
-        """Open the directory of a moment and check every promise. With `goes_on` the client continues, otherwise a new
-        client replaces it.
+        """Open the directory of a moment and check every promise. Then the client `goes_on`, or a new one replaces it.
         """
         with judging(moment.what):
             with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
@@ -252,9 +251,7 @@ class Case:
             assert findings_of_check(str(moment.directory)) == []
 
     def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
-        """Check every promise at a step of the story. Check again after the remaining steps, or after a transaction of
-        a new client.
-        """
+        """Check every promise at a step, and again after the remaining steps or after a new client's transaction."""
         client.pass_time()
         client.check_topics()
         client.check_records()
@@ -298,9 +295,7 @@ def spread(count: int, most: int) -> range:
 
 
 def findings_of_check(directory: str) -> list[str]:
-    """Return the findings of `kbroker-check` in the directory of a stopped broker. Skip files and directories that wait
-    for their removal.
-    """
+    """Return the findings of `kbroker-check` in a stopped directory, except in files that wait for their removal."""
     fs = FileSystem()
     check = DirectoryCheck(fs, directory)
     check.list_tasks()

@@ -1,6 +1,4 @@
-"""The common parts of tests that compare kbroker with Apache Kafka: both brokers, the options of the tests, and the
-known differences.
-"""
+"""Common parts of tests that compare kbroker with Apache Kafka: both brokers, test options, known differences."""
 from __future__ import annotations
 
 import contextlib

@@ -38,9 +38,7 @@ class Step(NamedTuple):
 
 
 class Stop:
-    """A step at which the proxy stops once. Until the release, the broker does not have the request, or the client does
-    not have the answer.
-    """
+    """A step at which the proxy stops once. Until the release, its request or its answer has not arrived."""
 
     def __init__(self, pattern: str, after: str, skipped: int):
         self._after = after
