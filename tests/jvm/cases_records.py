@@ -29,7 +29,7 @@ def fetch(peer: RawPeer, version: int = 12, *, offset: int = 0, partition: int =
     return peer.ask(
         'Fetch', version, max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, isolation_level=isolation_level,
         topics=[dict(
-            topic=topic or peer.topic, partitions=[dict(
+            topic=peer.topic if topic is None else topic, partitions=[dict(
                 partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes,
                 current_leader_epoch=current_leader_epoch, last_fetched_epoch=last_fetched_epoch)])], **options)
 
@@ -38,7 +38,7 @@ def list_offsets(peer: RawPeer, timestamp: int, version: int = 11, *, partition:
                  topic: str | None = None, current_leader_epoch: int = -1) -> Any:
     return peer.ask(
         'ListOffsets', version, replica_id=-1, isolation_level=isolation_level, timeout_ms=1000, topics=[dict(
-            name=topic or peer.topic, partitions=[
+            name=peer.topic if topic is None else topic, partitions=[
                 dict(partition_index=partition, timestamp=timestamp, current_leader_epoch=current_leader_epoch)])])
 
 

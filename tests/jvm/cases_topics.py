@@ -191,7 +191,7 @@ def create_partitions(peer: RawPeer) -> None:
              validate_only: bool = False) -> None:
         peer.ask(
             'CreatePartitions', version, timeout_ms=30000, validate_only=validate_only, topics=[dict(
-                name=name or peer.topic, count=count,
+                name=peer.topic if name is None else name, count=count,
                 assignments=None if assignments is None else [dict(broker_ids=brokers) for brokers in assignments])])
 
     for version in range(4):
