@@ -16,7 +16,7 @@ from kbroker.record.batch cimport (
     refuse_header, write_header,
 )
 from kbroker.record.framing cimport check_framing
-from kbroker.record.produced_records cimport ProduceRules, Walk, check_records, refuse_batch
+from kbroker.record.produced_records cimport ProduceRules, check_records, refuse_batch
 from kbroker.record.records cimport records_of
 from kbroker.wire.bytes cimport Cursor
 
@@ -256,7 +256,7 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
     `room_on_loop`, a worker with more.
     """
     cdef Cursor cursor
-    cdef Walk walk
+    cdef int64_t max_timestamp_ms
     cdef object block = None
     cdef bytearray replacement = None
     cdef int codec, target
@@ -269,11 +269,11 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
     cursor.end = data + size_bytes
     if codec:
         block = expanded(data, fields, room_bytes, &cursor)
-    walk = check_records(cursor, fields, rules, now_ms)
+    max_timestamp_ms = check_records(cursor, fields, rules, now_ms)
 
     if rules.is_log_append_time:
-        walk.max_timestamp_ms = now_ms
-    header_changes = place_timestamps(fields, rules.is_log_append_time, walk.max_timestamp_ms)
+        max_timestamp_ms = now_ms
+    header_changes = place_timestamps(fields, rules.is_log_append_time, max_timestamp_ms)
     if target != codec:
         fields.attributes = (fields.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT)) | target
         if not codec:

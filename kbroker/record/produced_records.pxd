@@ -1,5 +1,5 @@
 # cython: language_level=3
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from kbroker.record.batch cimport BatchFields
 from kbroker.wire.bytes cimport Cursor
@@ -17,17 +17,5 @@ cdef class ProduceRules:
     cdef readonly Py_ssize_t max_decompressed_bytes
 
 
-cdef struct Walk:
-    # rules
-    bint key_needed
-    bint timestamp_bounded
-    int64_t earliest_ms
-    int64_t latest_ms
-    # results
-    int64_t max_timestamp_ms
-    int32_t faults
-    bint has_late
-
-
 cdef int refuse_batch(str message) except -1
-cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *
+cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2

@@ -55,13 +55,25 @@ class InvalidRecordsError(KafkaError):
         self.record_errors = record_errors
 
 
+cdef struct Walk:
+    # rules
+    bint key_needed
+    bint timestamp_bounded
+    int64_t earliest_ms
+    int64_t latest_ms
+    # results
+    int64_t max_timestamp_ms
+    int32_t faults
+    bint has_late
+
+
 cdef struct Fault:
     int64_t timestamp_ms
     int32_t index
     bint is_late
 
 
-cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
+cdef Walk walk_by(ProduceRules rules, int64_t now_ms) noexcept:
     cdef Walk walk
     walk.key_needed = rules.is_compacted
     walk.timestamp_bounded = not rules.is_log_append_time
@@ -249,8 +261,8 @@ cdef int refuse_batch(str message) except -1:
     raise KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
-    """Check every record of the batch. Returns the walk, whose `max_timestamp_ms` is the largest timestamp."""
+cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2:
+    """Check every record of the batch. Return the largest timestamp in ms, -1 if no record has one."""
     cdef Walk walk = walk_by(rules, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
@@ -258,10 +270,10 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
     else:
         with nogil:
             sound = pass_records(cursor, batch, &walk)
-    return walk if sound else check_each(cursor, batch, rules, now_ms)
+    return walk.max_timestamp_ms if sound else check_each(cursor, batch, rules, now_ms)
 
 
-cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
+cdef int64_t check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2:
     """Check as `check_records` does, but raise the error that names the fault."""
     cdef Walk walk = walk_by(rules, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
@@ -272,4 +284,4 @@ cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules
         refuse_batch(str(error))
     if walk.faults:
         raise error_of(batch, &walk, faults)
-    return walk
+    return walk.max_timestamp_ms
