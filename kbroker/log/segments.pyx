@@ -122,6 +122,8 @@ cdef class Segments:
 
     cdef Segment find(self, int64_t offset):
         """Return the segment that holds `offset`."""
+        if self.active.base_offset <= offset:       # nearly always
+            return self.active
         return <Segment>self.all[self.number_of(offset)]
 
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
