@@ -58,9 +58,9 @@ cdef class Appender:
 
     def append_batch(self, batch, int origin=ORIGIN_COORDINATOR, int32_t leader_epoch=0, *, guard=None,
                      int transaction_version=0):
-        """Append one validated batch from a writable buffer and write it now. Returns an AppendResult.
+        """Append one validated batch from a writable buffer and write it now. Return an AppendResult.
 
-        Raises as `append`, and CorruptBatchError for a buffer that is not one batch.
+        Raise as `append`, and CorruptBatchError for a buffer that is not one batch.
         """
         cdef Py_buffer view
         cdef Append append

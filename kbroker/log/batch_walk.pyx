@@ -78,7 +78,7 @@ cdef class BatchWalk:
         return matches
 
     def __iter__(self):
-        """Yield (header, copy of the batch) for each batch. Raises CorruptLogError where bytes are not a batch."""
+        """Yield (header, copy of the batch) for each batch. Raise CorruptLogError where bytes are not a batch."""
         while self.next():
             yield header_of(&self.fields), memoryview(PyBytes_FromStringAndSize(
                 <const char *>self.data(), self.next_position - self.position))

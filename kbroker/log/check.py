@@ -437,6 +437,6 @@ def has_unfinished_swap(names: list[str]) -> bool:
 
 
 def check_partition(fs: FileSystem, directory: str) -> list[Finding]:
-    """Return all findings of a partition directory, in the order of its files. Raises OSError if it cannot be listed.
+    """Return all findings of a partition directory, in the order of its files. Raise OSError if it cannot be listed.
     """
     return PartitionCheck(fs, directory).run().findings

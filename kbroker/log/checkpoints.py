@@ -44,7 +44,7 @@ LOGS_COMPARED_AT_ONCE = 2048
 
 
 def read_rows(fs: FileSystem, path: str, columns: int, *, may_be_torn: bool = False) -> list[list[str]]:
-    """Return the rows, split at spaces; [] for a missing or empty file. Raises CorruptLogError for any other format.
+    """Return the rows, split at spaces; [] for a missing or empty file. Raise CorruptLogError for any other format.
 
     A file that `may_be_torn` also needs a line break at its end. Without it, the last number may lack digits.
     """
@@ -79,7 +79,7 @@ def parse_number(path: str, text: str) -> int:
 
 
 def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Return the offsets by (topic, partition). Raises CorruptLogError."""
+    """Return the offsets by (topic, partition). Raise CorruptLogError."""
     path = os.path.join(directory, name)
     return {(topic, parse_number(path, partition)): parse_number(path, offset)
             for topic, partition, offset in read_rows(fs, path, 3)}
@@ -100,7 +100,7 @@ def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
 
 
 def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
-    """Return the content of a file, in the order of `offsets`. Yields after each small part."""
+    """Return the content of a file, in the order of `offsets`. Yield after each small part."""
     parts = [encode_rows([])[:-2] + f'{len(offsets)}\n'.encode()]
     rows = iter(offsets.items())
     while part := list(islice(rows, ROWS_AT_ONCE)):
@@ -111,7 +111,7 @@ def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
 
 
 def are_equal(offsets: PartitionOffsets, others: PartitionOffsets) -> Generator[None, None, bool]:
-    """Return whether the offsets are equal. Yields after each small part."""
+    """Return whether the offsets are equal. Yield after each small part."""
     if len(offsets) != len(others):
         return False
     for number, (partition, offset) in enumerate(offsets.items(), 1):
@@ -163,7 +163,7 @@ class CheckpointFiles:
     def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
         """Replace a file like `write`, but encode it in steps and let `sync` make it durable. Call `done` once it is.
 
-        Does nothing while a sync of the file is running, and after `give_up`.
+        Do nothing while a sync of the file is running, and after `give_up`.
         """
         if name in self._syncing or self._is_given_up:
             return
@@ -259,7 +259,7 @@ class OffsetCheckpoint:
         return self._files.written(self.name, self.found).get((log.topic, log.partition), 0)
 
     def write(self) -> bool:
-        """Write the file durably. Returns whether that succeeded."""
+        """Write the file durably. Return whether that succeeded."""
         return run_to_end(self.write_in_parts())
 
     def write_in_parts(self) -> Generator[None, None, bool]:

@@ -28,7 +28,7 @@ def ignore_progress(what: str, done: int = 0, total: int = 0, *, is_sync: bool =
 
 
 def sync_everything(fs: FileSystem, directory: str) -> bool:
-    """Sync the whole file system. Returns whether that succeeded. Raises OSError."""
+    """Sync the whole file system. Return whether that succeeded. Raise OSError."""
     try:
         fs.sync_everything(directory)
         return True
@@ -50,7 +50,7 @@ class CleanStop:
     def seal_all(self) -> bool:
         """Make the final writes of many logs durable by a single sync before they close.
 
-        Returns whether that was done. Raises KafkaError, OSError.
+        Return whether that was done. Raise KafkaError, OSError.
         """
         touched = [log for log in self._logs.values() if log.is_touched]
         if len(touched) <= SYNCED_ONE_BY_ONE:

@@ -77,7 +77,7 @@ def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int)
     """Return the cleanable part: closed segments, entirely below the last stable offset.
 
     It ends before the first dirty segment with a record younger than min.compaction.lag.ms. A log is overdue if a
-    dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raises OSError, CorruptLogError.
+    dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raise OSError, CorruptLogError.
     """
     first_unstable_offset = log.first_unstable_offset()
     stable_offset = high_watermark if first_unstable_offset is None else min(high_watermark, first_unstable_offset)

@@ -122,8 +122,8 @@ def index_batches(OffsetMap keys not None, transactions, File file not None, int
                   int64_t start_offset, int64_t budget_bytes, int64_t window_bytes) -> tuple[int, bool]:
     """Enter the keys of committed records from `start_offset` on into `keys`, for batches from `position` to `end`.
 
-    Returns the position where it stopped, at the latest after `budget_bytes`, and whether the map is full.
-    Raises CorruptLogError, OSError.
+    Return the position where it stopped, at the latest after `budget_bytes`, and whether the map is full.
+    Raise CorruptLogError, OSError.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, window_bytes)
     cdef bint full = False
@@ -224,7 +224,7 @@ cdef class SegmentWriter:
         self.rebased = _Buffer()
 
     def copy(self, File file not None, int64_t position, int64_t end, int64_t budget_bytes) -> int:
-        """Copy the retained part of the batches from `position` to `end`, up to `budget_bytes`. Returns its end."""
+        """Copy the retained part of the batches from `position` to `end`, up to `budget_bytes`. Return its end."""
         cdef BatchWalk walk = walk_batches(file, position, end, self.window_bytes)
         try:
             while walk.next_position < end and walk.next_position - position < budget_bytes:

@@ -59,7 +59,7 @@ class DamageNote:
 
 
 def read_notes(fs: FileSystem, log_directory: str) -> dict[TopicPartition, DamageNote]:
-    """Return the notes of a log directory. Raises LogDirectoryError if the file cannot be understood, OSError."""
+    """Return the notes of a log directory. Raise LogDirectoryError if the file cannot be understood, OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if not fs.exists(path):
         return {}
@@ -75,7 +75,7 @@ def read_notes(fs: FileSystem, log_directory: str) -> dict[TopicPartition, Damag
 
 
 def write_notes(fs: FileSystem, log_directory: str, notes: dict[TopicPartition, DamageNote]) -> None:
-    """Replace the notes of a log directory durably; without notes, remove the file. Raises OSError."""
+    """Replace the notes of a log directory durably; without notes, remove the file. Raise OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if notes:
         content = ''.join(f'{note.encode()}\n' for note in notes.values())

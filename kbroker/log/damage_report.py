@@ -38,7 +38,7 @@ REBUILT = ('changed since the last clean stop', 'nothing: the next start rebuild
 
 
 def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
-    """Return the damage that starts have noted. Raises OSError."""
+    """Return the damage that starts have noted. Raise OSError."""
     try:
         notes = read_notes(fs, log_directory)
     except LogDirectoryError as error:
@@ -48,7 +48,7 @@ def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
 
 
 def new_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
-    """Return what has changed since the last clean stop, if the next start will compare it. Raises OSError.
+    """Return what has changed since the last clean stop, if the next start will compare it. Raise OSError.
 
     Files that cannot be read are left to the checks of their contents.
     """
@@ -100,7 +100,7 @@ def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[TopicPartition, 
 
 
 def trusted_inventory(fs: FileSystem, log_directory: str) -> Inventory | None:
-    """Return the inventory if it describes the last stop. Raises CorruptLogError, OSError."""
+    """Return the inventory if it describes the last stop. Raise CorruptLogError, OSError."""
     inventory = read_inventory(fs, log_directory)
     is_clean, broker_epoch = read_clean_shutdown(fs, log_directory)
     return inventory if inventory is not None and is_clean and inventory.broker_epoch == broker_epoch >= 0 else None
@@ -118,7 +118,7 @@ def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | Non
     """Let the next start accept that records are lost, and remove notes of damage. Return what was accepted.
 
     `found` is the damage that no start has noted. `only` restricts it to one partition; `metadata` accepts the
-    metadata log, too. The caller holds the lock. Raises OSError, CorruptLogError, LogDirectoryError.
+    metadata log, too. The caller holds the lock. Raise OSError, CorruptLogError, LogDirectoryError.
     """
     notes = read_notes(fs, log_directory)
     accepted: dict[TopicPartition, None] = {}
@@ -149,7 +149,7 @@ def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | Non
 
 
 def forget_partitions(fs: FileSystem, log_directory: str, keys: Collection[TopicPartition]) -> None:
-    """Remove partitions from the inventory: a repair has changed their files. Raises OSError."""
+    """Remove partitions from the inventory: a repair has changed their files. Raise OSError."""
     try:
         inventory = read_inventory(fs, log_directory)
     except CorruptLogError:

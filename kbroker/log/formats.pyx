@@ -54,7 +54,7 @@ cdef void seal_head(SnapshotHead *head, uint32_t crc) noexcept nogil:
 
 
 def snapshot_head(bytes data not None):
-    """Return the fields of the head at the start of `data` by name. Raises ValueError if it is shorter."""
+    """Return the fields of the head at the start of `data` by name. Raise ValueError if it is shorter."""
     cdef SnapshotHead head
     if len(data) < <Py_ssize_t>sizeof(SnapshotHead):
         raise ValueError(f'found {len(data)} bytes, expected a head of {sizeof(SnapshotHead)}')
@@ -64,7 +64,7 @@ def snapshot_head(bytes data not None):
 
 
 def snapshot_entry(bytes data not None, Py_ssize_t number):
-    """Return the fields of an entry of a snapshot by name. Raises IndexError if `data` ends before its end."""
+    """Return the fields of an entry of a snapshot by name. Raise IndexError if `data` ends before its end."""
     cdef SnapshotEntry entry
     if not 0 <= number < (len(data) - <Py_ssize_t>sizeof(SnapshotHead)) // <Py_ssize_t>sizeof(SnapshotEntry):
         raise IndexError(f'found {len(data)} bytes, expected an entry {number}')

@@ -44,9 +44,9 @@ def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, in
 
 
 def replay_headers(ProducerStateTable producers not None, File file not None, int64_t position, int64_t end) -> int:
-    """Apply the batches from `position` on to `producers`. Returns where the walk ended.
+    """Apply the batches from `position` on to `producers`. Return where the walk ended.
 
-    Raises CorruptLogError if the record of a marker extends beyond its batch.
+    Raise CorruptLogError if the record of a marker extends beyond its batch.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef Marker marker

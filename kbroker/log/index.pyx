@@ -190,7 +190,7 @@ cdef class Index:
         return 0
 
     def seal(self) -> None:
-        """Write waiting entries and trim the file to its entries. Creates a missing file."""
+        """Write waiting entries and trim the file to its entries. Create a missing file."""
         cdef int64_t size_bytes = self.entries * self.entry_bytes
         cdef File file
         self.unmap()

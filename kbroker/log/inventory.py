@@ -95,7 +95,7 @@ class Inventory:
     once."""
 
     def write(self, fs: FileSystem, directory: str) -> None:
-        """Replace the file durably. Raises OSError."""
+        """Replace the file durably. Raise OSError."""
         head = {'version': VERSION, 'brokerEpoch': self.broker_epoch, 'metadataEndOffset': self.metadata_end_offset,
                 'files': self.beside}
         lines = [json.dumps(head, separators=(',', ':')),
@@ -106,7 +106,7 @@ class Inventory:
 
 
 def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
-    """Return the inventory, None if there is none. Raises CorruptLogError if it is damaged, OSError."""
+    """Return the inventory, None if there is none. Raise CorruptLogError if it is damaged, OSError."""
     path = os.path.join(directory, INVENTORY_FILE)
     if not fs.exists(path):
         return None
@@ -150,7 +150,7 @@ def note_beside(fs: FileSystem, directory: str) -> dict[str, FileNote]:
 
 def note_partition(fs: FileSystem, directory: str, topic_id: str, offsets: tuple[int, int],
                    previous: PartitionNote | None) -> PartitionNote:
-    """Return the note of a closed partition that begins and ends at `offsets`. Raises OSError.
+    """Return the note of a closed partition that begins and ends at `offsets`. Raise OSError.
 
     Files that have not changed since the `previous` note keep their checksums.
     """
@@ -191,7 +191,7 @@ def compare_beside(fs: FileSystem, directory: str, notes: dict[str, FileNote]) -
 
 
 def compare_partition(fs: FileSystem, directory: str, note: PartitionNote) -> list[Damage]:
-    """Return the differences between a partition directory and its note. Raises OSError.
+    """Return the differences between a partition directory and its note. Raise OSError.
 
     Not reported: snapshots that are missing or torn, because a clean stop does not sync them, and segments below the
     noted ones, whose deletion a power cut can undo. Openings handle both.

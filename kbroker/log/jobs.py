@@ -24,7 +24,7 @@ def run_inline(job: Job, done: Callable[[Any], None]) -> None:
 
 
 def synced(sync: Sync, files: list[File]) -> Generator[object, None, None]:
-    """Wait as long work until `sync` has synced the files. Raises OSError."""
+    """Wait as long work until `sync` has synced the files. Raise OSError."""
     error = yield from result_of(partial(sync, files))
     if error is not None:
         raise error

@@ -55,7 +55,7 @@ def check_files(fs: FileSystem, directory: str) -> None:
 def list_partitions(fs: FileSystem, directory: str) -> set[tuple[str, int]]:
     """Return topic and number of each partition in the directory, except partitions that are out of use.
 
-    Raises LogDirectoryError if a directory in it is no partition.
+    Raise LogDirectoryError if a directory in it is no partition.
     """
     found = set()
     for name in sorted(fs.subdirectories(directory)):

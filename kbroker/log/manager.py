@@ -222,7 +222,7 @@ class LogManager:
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """Create a partition. Raises KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
+        """Create a partition. Raise KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
 
         If many partitions are created, the directory is made a little later, at the latest at the first append. The
         directory is not synced: the log's first flush also makes it and `partition.metadata` durable. If a crash loses
@@ -250,7 +250,7 @@ class LogManager:
                 yield from checkpoint.write_in_parts()
 
     def _make_partition(self, key: TopicPartition, topic_id: bytes) -> list[str]:
-        """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
+        """Create a partition's directory. Return the files that a flush must sync, besides the directories.
 
         First remove the checkpoint rows of a deleted topic of the same name: after a crash they would apply to the new
         topic.
@@ -315,7 +315,7 @@ class LogManager:
             is_accepted=self.verification.accepts_metadata)
 
     def topic_id_of(self, topic: str, partition: int) -> bytes | None:
-        """Return the topic id in a partition directory, None without one. Raises CorruptLogError.
+        """Return the topic id in a partition directory, None without one. Raise CorruptLogError.
 
         A start calls this up to three times for each directory; the file is read once.
         """
@@ -375,7 +375,7 @@ class LogManager:
                 raise self.fail(f'cannot sync {self.directory}: {error}') from error
 
     def set_aside(self, topic: str, partition: int) -> str:
-        """Rename a partition directory without a topic to `-stray`, as Kafka does. Returns the new path."""
+        """Rename a partition directory without a topic to `-stray`, as Kafka does. Return the new path."""
         self.logs.pop((topic, partition), None)
         self._topic_ids.pop((topic, partition), None)
         path = self._rename(topic, partition, 'stray')

@@ -120,7 +120,7 @@ cdef class OffsetMap:
         return &self.table[number]
 
     cdef bint put_key(self, const uint8_t *key, Py_ssize_t size, int64_t offset) noexcept nogil:
-        """Enter a key. Returns False if the map is full and does not contain the key."""
+        """Enter a key. Return False if the map is full and does not contain the key."""
         cdef uint64_t low, high
         cdef Slot *slot
         hash_key(self.secret_low, self.secret_high, key, size, &low, &high)

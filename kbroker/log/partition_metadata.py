@@ -20,7 +20,7 @@ def format_uuid(uuid: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes that `text` spells. Raises ValueError if it is not a uuid."""
+    """Return the 16 bytes that `text` spells. Raise ValueError if it is not a uuid."""
     try:
         uuid = base64.urlsafe_b64decode(text + '==')
     except binascii.Error as error:

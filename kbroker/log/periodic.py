@@ -26,7 +26,7 @@ class Periodic:
         self._stop_timers.append(self._timers.every(interval_ms, callback))
 
     def visit_all(self, visit: Visit) -> None:
-        """Visit each online log, as long work. Does nothing while the previous round of `visit` is running."""
+        """Visit each online log, as long work. Do nothing while the previous round of `visit` is running."""
         if visit not in self._in_progress:
             self._in_progress.add(visit)
             self._long_work.start(self._visit_each(visit))

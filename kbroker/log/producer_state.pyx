@@ -253,7 +253,7 @@ cdef class ProducerStateTable:
     def replay_batch(self, const uint8_t[::1] batch not None):
         """Adopt a batch found in the log. Return the row of the transaction index for an ABORT marker, else None.
 
-        Raises CorruptBatchError for bytes that are no batch, and for a marker that cannot be read.
+        Raise CorruptBatchError for bytes that are no batch, and for a marker that cannot be read.
         """
         cdef BatchFields fields
         cdef Marker marker
@@ -272,7 +272,7 @@ cdef class ProducerStateTable:
                              bint supports_epoch_bump, int64_t now_ms):
         """Return the guard that the append must bring, or None if the transaction is open here already.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH if the log has seen a later epoch of the producer.
+        Raise KafkaError INVALID_PRODUCER_EPOCH if the log has seen a later epoch of the producer.
         """
         cdef ProducerEntry entry = self.find(producer_id)
         cdef Verification verification

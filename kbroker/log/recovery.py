@@ -322,7 +322,7 @@ class Opening:
                            self.directory, named, more, topic, partition)
 
     def _recover(self, segment: Segment) -> bool:
-        """Recover a segment. Returns True if the log now ends in it because it was cut."""
+        """Recover a segment. Return True if the log now ends in it because it was cut."""
         result = segment.recover(self.producers, self.leader_epochs)
         if result.damage is not None:
             self._report(segment, result)

@@ -54,7 +54,7 @@ class Step:
 
 
 def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_tail: bool) -> list[Step]:
-    """Return the lossless steps that resolve findings. Raises OSError.
+    """Return the lossless steps that resolve findings. Raise OSError.
 
     There are no steps for an interrupted compaction, which the next opening finishes. If batches are damaged, the steps
     only remove unrelated files, because the state after the damage is unknown.

@@ -62,7 +62,7 @@ def delete_segments(log: Log, segments: list[Segment]) -> None:
 
 
 def replace_segments(log: Log, old: list[Segment], new: list[Segment]) -> list[Segment]:
-    """Replace segments by cleaned ones (see `swap` for the steps). Returns the new ones under their final names.
+    """Replace segments by cleaned ones (see `swap` for the steps). Return the new ones under their final names.
 
     The snapshots of the old segments are removed first. Such a snapshot may hold an open transaction whose marker
     compaction drops. Loaded from it, the transaction would stay open forever.

@@ -41,7 +41,7 @@ class Salvage:
     """The number of sound batches behind the first damage."""
 
     def find(self) -> Salvage:
-        """Read the file. Raises OSError."""
+        """Read the file. Raise OSError."""
         self.size_bytes = self.file.size()
         self._next_offset = self._offset_before_last = self.base_offset
         self._last_position = -1
@@ -127,7 +127,7 @@ class Salvage:
 
 
 def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: int | None) -> bool:
-    """Rewrite a log without the bytes that are no sound batch. Return whether it was rewritten. Raises OSError.
+    """Rewrite a log without the bytes that are no sound batch. Return whether it was rewritten. Raise OSError.
 
     Do not rewrite a log without sound batches behind the first damage: cutting it there is enough. After a crash, the
     file is the old one or the new one.

@@ -24,7 +24,7 @@ cdef class LogSlice:
         raise TypeError('a slice is read from a log, not made')
 
     def read(self) -> bytes:
-        """Return the bytes. Raises OSError, and CorruptLogError if the file became shorter."""
+        """Return the bytes. Raise OSError, and CorruptLogError if the file became shorter."""
         data = self.file.read_at(self.size_bytes, self.position)
         if len(data) != self.size_bytes:
             raise CorruptLogError(

@@ -32,7 +32,7 @@ class ProducerStateCheck:
         self._visible_rows: dict[int, AbortedTransaction] = self._rows if self._visible is self.all else {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Replay a batch. Raises CorruptBatchError for a marker that cannot be read."""
+        """Replay a batch. Raise CorruptBatchError for a marker that cannot be read."""
         self._note(self._rows, self.all.replay_batch(batch))
         if self._visible is not self.all and header.last_offset >= self._start_offset:
             self._note(self._visible_rows, self._visible.replay_batch(batch))

@@ -164,7 +164,7 @@ cdef class TransactionIndex:
         self.count = 0
 
     def check(self) -> None:
-        """Read the file. Raises CorruptLogError if it is damaged."""
+        """Read the file. Raise CorruptLogError if it is damaged."""
         self.read()
 
     def file(self) -> File:

@@ -314,7 +314,7 @@ class Verification:
             known.pop(key, None)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Remove the notes of partitions that are deleted. Raises OSError."""
+        """Remove the notes of partitions that are deleted. Raise OSError."""
         for key in keys:
             if key in self.notes:
                 self._drop(key)

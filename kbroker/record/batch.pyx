@@ -177,7 +177,7 @@ def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
 def iter_batches(data):
     """Yield each whole batch of a buffer as (header, view), up to an incomplete tail. CRCs are not checked.
 
-    Raises CorruptBatchError where the next 61 bytes are not a header.
+    Raise CorruptBatchError where the next 61 bytes are not a header.
     """
     view = memoryview(data).cast('B')
     cdef Py_ssize_t position = 0, end = len(view)
@@ -247,7 +247,7 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
     (timestamp_ms, key, value[, headers]) at consecutive offsets. Without records, the batch is a husk, in which
     compaction keeps a producer's sequence. A husk is uncompressed, its base timestamp is -1, and `last_offset_delta`
     must be given. `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest,
-    `last_offset_delta` to the last record's. Raises ValueError if offsets do not ascend from `base_offset`, or if
+    `last_offset_delta` to the last record's. Raise ValueError if offsets do not ascend from `base_offset`, or if
     `last_offset_delta` is before the last record.
     """
     cdef RecordWriter writer = RecordWriter(HEADER_BYTES)

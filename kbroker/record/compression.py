@@ -123,7 +123,7 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def decompress_to(codec: int, data: memoryview, output: Output) -> None:
-    """Decompress a block of `codec` into `output`, in pieces. Raises as `decompress`.
+    """Decompress a block of `codec` into `output`, in pieces. Raise as `decompress`.
 
     The libraries hold the GIL only for a small part of the time, so a worker thread can call this.
     """

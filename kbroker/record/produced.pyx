@@ -114,7 +114,7 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
     if `batch` is not writable. Otherwise it is a new bytearray in the codec of the topic. Base offset and leader epoch
     do not change, because the log sets them. `allow_zstd` is false below Produce version 7.
 
-    Raises KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
+    Raise KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
     MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
     sequence), UNKNOWN_SERVER_ERROR (no such codec), UNSUPPORTED_COMPRESSION_TYPE (zstd), UNKNOWN_SERVER_ERROR and
     INVALID_RECORD (framing), UNKNOWN_SERVER_ERROR and MESSAGE_TOO_LARGE (decompression), INVALID_RECORD (structure of a

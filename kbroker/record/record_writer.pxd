@@ -54,7 +54,7 @@ cdef inline Py_ssize_t record_body_size(int64_t timestamp_delta_ms, int32_t offs
 
 cdef inline uint8_t *put_record(uint8_t *at, Py_ssize_t body_size, int64_t timestamp_delta_ms, int32_t offset_delta,
                                 const Blob *key, const Blob *value) noexcept nogil:
-    """Write a record up to its headers. Returns the address of their count."""
+    """Write a record up to its headers. Return the address of their count."""
     at = put_varint(at, body_size)
     at[0] = 0  # attributes of a record, all unassigned
     at = put_varint(at + 1, timestamp_delta_ms)

@@ -26,7 +26,7 @@ cdef class RecordWriter:
         self.used = head_bytes
 
     cdef uint8_t *room(self, Py_ssize_t n, Py_ssize_t largest_bytes) except NULL:
-        """Return the address for the next `n` bytes. Grows ahead to at most `largest_bytes`."""
+        """Return the address for the next `n` bytes. Grow ahead to at most `largest_bytes`."""
         cdef uint8_t *at
         cdef Py_ssize_t needed = self.used + n
         if needed > PyByteArray_GET_SIZE(self.data):
@@ -59,7 +59,7 @@ cdef class RecordWriter:
 
     cdef Py_ssize_t write_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, int64_t base_timestamp_ms,
                                int32_t offset_delta, Py_ssize_t largest_bytes) except -1:
-        """Write the rows in [first, end) until more than `largest_bytes` would be used. Returns their number."""
+        """Write the rows in [first, end) until more than `largest_bytes` would be used. Return their number."""
         cdef Py_ssize_t i, row, body_size, size = 0, left = largest_bytes - self.used, last = first
         cdef int64_t delta_ms
         cdef Blob key
@@ -126,7 +126,7 @@ cdef list as_headers(headers):
 
 
 cdef header_pairs(headers):
-    """Return an iterable of the headers of a record. Raises TypeError."""
+    """Return an iterable of the headers of a record. Raise TypeError."""
     if type(headers) is list or type(headers) is tuple:
         return headers
     if isinstance(headers, Mapping):

@@ -150,7 +150,7 @@ cdef class TimestampScan:
             PyBuffer_Release(&view)
 
     def decompress(self, data) -> bool:
-        """Search the compressed records of the batch. Return whether the record is found. Raises as `find_in_batch`."""
+        """Search the compressed records of the batch. Return whether the record is found. Raise as `find_in_batch`."""
         try:
             decompress_to(self.fields.attributes & COMPRESSION_MASK, data, self)
         except Found:
