@@ -101,7 +101,8 @@ class CleanStop:
 
 
 def make_missing_indexes(fs: FileSystem, log_directory: str) -> None:
-    """Create an empty offset index for each segment out of use that has none: those in `-delete`, `-stray`, `-future`.
+    """Create an empty offset index for each segment without one in a directory that is out of use (`-delete`, `-stray`,
+    `-future`).
 
     Apache Kafka loads these directories too, and logs an error for each missing index after a clean stop. The indexes
     are not synced, and an OSError is logged.

@@ -238,7 +238,7 @@ def _compare(fs: FileSystem, directory: str, notes: dict[str, FileNote], sizes: 
 
 
 def _counts(fs: FileSystem, directory: str, name: str, sizes: dict[str, int]) -> bool:
-    """Return whether a difference in the file counts. It does not in a snapshot that no opening would use."""
+    """Return whether a difference in the file is damage. In a snapshot that no opening would use, it is not."""
     if not name.endswith(SNAPSHOT_SUFFIX):
         return True
     if name not in sizes:

@@ -169,7 +169,7 @@ class Verification:
     def is_released(self, key: TopicPartition) -> bool:
         """Return whether a partition was closed cleanly, even if the stop of the directory was unclean.
 
-        It was if its files match its note, or if it is out of service: no start has written to it since its note.
+        Such a partition's files match its note. Or it is out of service, and no start has written to it since its note.
         """
         return key in self.rows or (key in self.notes and self.notes[key].state is State.OFFLINE)
 

@@ -86,7 +86,7 @@ cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFiel
 
 
 cdef bytearray recompressed(object records, ProduceRules rules):
-    """Return a new batch of the same records in the codec of the topic. Its header is still to be written."""
+    """Return a new batch of the same records in the codec of the topic. The caller writes its header."""
     cdef bytearray batch = bytearray(HEADER_BYTES)
     from kbroker.record.compression import compress
     batch += compress(rules.compression, memoryview(records), rules.compression_level)

@@ -47,7 +47,7 @@ def log_without_timestamps(open_log):
 
 
 def test_batches_without_timestamps_have_no_time_index_entry(open_log):
-    """Kafka adds an entry only for a timestamp above -1, which means no timestamp."""
+    """A timestamp of -1 means that there is none, and Kafka adds an entry only for a greater one."""
     log = log_without_timestamps(open_log)
     log.close()
     assert len(log.segments[-1].offset_index) == 3 and len(log.segments[-1].time_index) == 0
