@@ -16,6 +16,7 @@ from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
 from kbroker.log.fs import is_shortage
 from kbroker.log.fs.file cimport File
 from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
+from kbroker.log.pending_snapshots cimport PendingSnapshots
 from kbroker.log.producer_entry cimport CachedBatch
 from kbroker.log.recovery import LogOptions, Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
@@ -68,8 +69,9 @@ cdef class Log(Appender):
         if opening.is_unsynced:
             self.flushed_offset = min(<int64_t>options.recovery_point, self.log_end_offset)
         self.unwritten = UnwrittenTail()
-        self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
-                                 -1 if self.segments.active.size_bytes else self.log_end_offset, options.start_work)
+        self.unsynced = Unsynced(fs, directory, self.leader_epochs,
+                                 PendingSnapshots(directory, self.snapshots, options.start_work),
+                                 -1 if self.segments.active.size_bytes else self.log_end_offset)
         self.is_unclosed = self.is_rewritten = opening.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
         if self.recovery is not None and not options.sync_later:
@@ -246,7 +248,7 @@ cdef class Log(Appender):
         if self.failure is None:
             self.failure = failure
             self.unwritten.discard()
-            self.unsynced.drop_snapshots()
+            self.unsynced.snapshots.drop_all()
 
     cdef int refuse(self, str what, error) except -1:
         """Raise KafkaError if the error is a lack of file descriptors, which is no failure of the disk. Otherwise do
@@ -464,7 +466,7 @@ cdef class Log(Appender):
         self.is_rewritten = True
         self.segments.replace(old, opened)
         self.unsynced.drop_segments(old)
-        self.unsynced.drop_snapshots_below(opened[len(opened) - 1].next_offset)
+        self.unsynced.snapshots.drop_below(opened[len(opened) - 1].next_offset)
 
     # ---- closing ----
 

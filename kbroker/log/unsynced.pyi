@@ -1,8 +1,1 @@
-"""Types of unsynced.pyx, which has the documentation."""
-from collections.abc import Generator
-
-class PendingSnapshot: ...
-
-class Unsynced:
-    def encode(self, pending: PendingSnapshot) -> Generator[None]: ...
-    def write(self, pending: PendingSnapshot) -> Generator[None]: ...
+"""Types of unsynced.pyx: it has no names for Python."""
