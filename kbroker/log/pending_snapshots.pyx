@@ -16,7 +16,7 @@ cdef class PendingSnapshot:
 
 
 cdef class PendingSnapshots:
-    """Begins a snapshot at each roll, encodes it as long work, and writes it when the log is synced up to its offset."""
+    """Begins a snapshot at each roll, encodes it as long work, and writes it when the log is synced that far."""
 
     def __init__(self, str directory, snapshots, start_work):
         """Create; `snapshots` writes the files, and `start_work` runs a generator to its end, at once or in slices."""
