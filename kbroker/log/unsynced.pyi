@@ -1,1 +1,3 @@
-"""Types of unsynced.pyx: it has no names for Python."""
+"""Types of unsynced.pyx, which has the documentation."""
+
+class Unsynced: ...
