@@ -22,14 +22,14 @@ WHOLE_BROKER = ''
 
 
 class Admission:
-    """The numbers of open connections by address and by listener, and the rates at which they were opened."""
+    """The numbers of open connections per address and per listener, and the rates at which clients open connections."""
 
     def __init__(self, limits: Limits, clock: Clock, quotas: ClientQuotas | None = None):
         self.limits = limits
         self.overrides: Mapping[str, int] = {}
-        """The connection limits of single addresses, which replace the limit for all addresses."""
+        """Maps an address to its own limit, which replaces `max_connections_per_ip`."""
         self.max_rate = UNBOUNDED
-        """The number of connections that the broker accepts per second."""
+        """The most connections that the broker accepts per second."""
         self.listeners: Mapping[str, ListenerLimits] = {}
         self._clock = clock
         self._quotas = quotas
@@ -39,7 +39,7 @@ class Admission:
         self._rates: dict[str, Rate] = {}
 
     def refusal(self, host: str, listener: str) -> str | None:
-        """Return why the broker refuses a connection of an address, or None if it admits the connection."""
+        """Return the reason to refuse a connection from the address `host`, or None if the broker admits it."""
         limits, of_listener = self.limits, self.listeners.get(listener, NO_LIMITS)
         most = self.overrides.get(host, limits.max_connections_per_ip)
         if self._open >= limits.max_connections:
@@ -52,7 +52,12 @@ class Admission:
         return None
 
     def hold_ms(self, host: str) -> int:
-        """Record a connection of an address. Return the milliseconds to hold it before it is refused; 0 admits it."""
+        """Record a connection from the address `host`.
+
+        Return the milliseconds to hold the connection before closing it.
+
+        The result 0 admits the connection.
+        """
         return 0 if self._quotas is None else self._quotas.record_connection(host)
 
     def enter(self, host: str, listener: str) -> None:
@@ -68,10 +73,9 @@ class Admission:
                 del counter[key]
 
     def pauses(self, listener: str) -> tuple[int, int]:
-        """Record a connection of a listener.
+        """Record a connection to a listener. Return (pause of this listener, pause of all listeners) in milliseconds.
 
-        Return two times in milliseconds: the first for which this listener accepts no more, the second for which no
-        listener does.
+        A paused listener accepts no connections.
         """
         return (self._pause_ms(listener, self.listeners.get(listener, NO_LIMITS).max_rate),
                 self._pause_ms(WHOLE_BROKER, self.max_rate))

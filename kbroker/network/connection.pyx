@@ -1,20 +1,22 @@
-"""Connections. A connection serves the frames of its peer one by one, and sends the replies in the order of the
-requests.
+"""Connections.
 
-Four conditions hold frames back. While one of them holds, the connection does not read the socket, so the peer's send
-window fills and the peer stops:
+A connection serves the frames of its peer one by one, and sends the replies in the order of the requests.
 
-- the frame before is not answered, and its handler has not let the next frame pass;
-- MAX_UNANSWERED requests are not answered, although their handlers let the next frame pass;
+Four conditions hold frames back. While one of them is true, the connection does not read its socket, so the peer's send
+window fills and the peer stops sending:
+
+- the previous frame is not answered, and its handler has not allowed the next frame to be served;
+- MAX_UNANSWERED requests are not answered, although their handlers have allowed the next frames;
 - the peer has not read MAX_QUEUED_BYTES of replies;
-- the peer has exceeded a quota, and the time given to `mute` is not over.
+- the peer has exceeded a quota, and the time passed to `mute` is not over.
 
-`memory` bounds the memory of all connections together, and `newcomers` the handshakes and logins in progress.
+`memory` bounds the memory of all connections together. `newcomers` bounds the handshakes and logins in progress.
 
-One call sends all ready replies at the end of the tick. If a reply needs a part of a file that is not in the page
-cache, a worker reads that part first, and nothing is sent to this peer until then. A peer that ends its side still gets
-its answers. A connection that the peer resets is closed without a log line. `states` has the states and their
-transitions.
+One call sends all ready replies at the end of the tick. If a part of a file in a reply is not in the page cache, a
+worker reads that part first. Until the worker is done, nothing is sent to this peer.
+
+A peer that ends its side of the connection still gets its replies. A connection that the peer resets is closed without
+a log line. `states` documents the states of a connection and their transitions.
 """
 import logging
 import os
@@ -41,23 +43,25 @@ from kbroker.network.newcomers import Newcomers
 
 cdef enum:
     RECEIVE_BUFFER_BYTES = 128 * 1024
-    # The 1 MiB that consumers fetch from a partition at once, and the head of the reply. One call sends this slice in
-    # half the time of four calls. Two calls of half the size take a little less time, because the bytes are still in
-    # the processor's second cache. But then the kernel reads ahead only half as much, and cold fetches become up to a
-    # third slower. Over loopback, sendfile, splice and MSG_ZEROCOPY take more time, also of the peer.
+    # The buffer has room for the 1 MiB that consumers fetch from a partition by default, and for the head of the reply.
+    # One call sends these bytes in half the time of four calls with a quarter each. Two calls with half of the bytes
+    # each take a little less time than one, because the bytes are still in the processor's second-level cache. But with
+    # two calls the kernel reads ahead only half as much, and cold fetches become up to a third slower. Over loopback,
+    # sendfile, splice and MSG_ZEROCOPY take more time, for the broker and for its peer.
     SEND_BUFFER_BYTES = 1024 * 1024 + 4096
-    # The bounds on one turn of a connection.
+    # The limits of one turn of a connection.
     RECEIVE_TURN_BYTES = 512 * 1024
     SEND_TURN_BYTES = SEND_BUFFER_BYTES
     FRAMES_PER_TURN = 64
-    # The clock is read between two frames, so the time of a single frame is not measured.
+    # A turn reads the clock only between frames, so a single frame may exceed this limit.
     TURN_US = 1000
-    # Replies of more bytes than this wait for their share of the tick: sending 1 MiB takes up to half a millisecond.
+    # Replies that exceed this size share the time for long sends in a tick: sending 1 MiB takes up to half a
+    # millisecond.
     LONG_SEND_BYTES = 64 * 1024
     MAX_UNANSWERED_REQUESTS = 64
     MAX_QUEUED_REPLY_BYTES = 1024 * 1024
-    # Fewer bytes of an unfinished frame than this are no progress: a peer that sends byte by byte is as idle as a
-    # silent peer.
+    # An unfinished frame counts as progress only after this many further bytes: a peer that sends byte by byte is as
+    # idle as a silent peer.
     PROGRESS_BYTES = 4096
     SWEEPS_PER_IDLE_TIME = 4
 
@@ -69,10 +73,12 @@ logger = logging.getLogger('kbroker.network')
 
 
 cdef class Commons:
-    """The state that the connections of one reactor share: the server of their frames, the two buffers, the counters.
+    """The state that all connections of one reactor share: the server of their frames, the two buffers and the
+    counters.
 
-    `on_close(connection)` is called once per connection.
-    `submit(job, done)` is `Worker.submit`, for reads of cold parts of files. Without it the loop waits for the disk.
+    `on_close(connection)` is called once for each connection. `submit(job, done)` is `Worker.submit`. It reads the
+    parts of files that are not in the page cache. If `submit` is None, the loop itself reads them and waits for the
+    disk.
     """
 
     def __init__(self, Reactor reactor not None, FrameServer server not None, limits, on_close=None, submit=None,
@@ -91,24 +97,22 @@ cdef class Commons:
         self.outgoing.max_size = SEND_TURN_BYTES
 
     def sweep(self, connections):
-        """Close the connections that made no progress since SWEEPS_PER_IDLE_TIME calls of this function."""
+        """Close the connections that made no progress during the last SWEEPS_PER_IDLE_TIME intervals between calls."""
         self.sweeps += 1
         for connection in list(connections):
             (<Connection?>connection).close_if_idle()
 
     @staticmethod
     def sweep_interval_ms(max_idle_ms):
-        """Return the interval of `sweep` at which a connection closes after `max_idle_ms` without progress, or a little
-        later.
+        """Return the milliseconds between two calls of `sweep`.
+
+        With this interval, a connection is closed after `max_idle_ms` without progress, or a little later.
         """
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
 
 
 cdef class Connection(MemoryHolder):
-    """A connected, non-blocking socket, the bytes read from it, and the replies to write to it.
-
-    Owns `fd` from here on.
-    """
+    """A connected, non-blocking socket, the bytes read from it, and the replies to write to it. Owns `fd`."""
 
     def __init__(self, Commons commons not None, int fd, client_host='', client_port=-1, listener_name='',
                  make_transport=Transport):
@@ -141,14 +145,14 @@ cdef class Connection(MemoryHolder):
 
     @property
     def is_reading(self):
-        """True if the socket is read; False while frames are held back."""
+        """True while the connection reads its socket; False while it holds frames back."""
         return self.interest & EPOLLIN != 0
 
     cpdef reply(self, int64_t sequence, segments):
-        """Answer a request with bytes or a list of segments, or with None if it gets no answer.
+        """Answer a request with bytes or a list of segments, or with None if the protocol gives it no reply.
 
-        The reply is sent at the end of the tick, after the replies to earlier requests. For a closed connection, do
-        nothing. Raise ValueError for a second answer.
+        The reply is sent at the end of the tick, after the replies to earlier requests. If the connection is closed, do
+        nothing. Raise ValueError if the request already has its reply.
         """
         if self.intake == CLOSED:
             return
@@ -158,9 +162,7 @@ cdef class Connection(MemoryHolder):
         self.let_next_pass(sequence)
 
     cpdef await_login(self, Py_ssize_t largest_frame_bytes):
-        """Limit the time of the peer until `end_login`, and the size of its frames to `largest_frame_bytes` unless that
-        is 0.
-        """
+        """Limit the peer's time until `end_login`. Limit its frames to `largest_frame_bytes`, unless that is 0."""
         if largest_frame_bytes:
             self.framer.max_frame_bytes = min(largest_frame_bytes, self.commons.max_request_bytes)
         self.commons.newcomers.add_login(self)
@@ -174,14 +176,18 @@ cdef class Connection(MemoryHolder):
         return None if self.intake == CLOSED else self.keep_frame_of(self.framer.lend())
 
     cpdef let_next_pass(self, int64_t sequence):
-        """Allow the next frame to be served although this request has no reply yet, because all effects of the request
-        are visible.
+        """Allow the next frame to be served before this request has its reply.
+
+        The handler calls this when all effects of the request are visible.
         """
         self.passed_sequence = max(self.passed_sequence, sequence)
         self.resume()
 
     cpdef mute(self, int64_t time_ms):
-        """Serve no frames for `time_ms`, but send replies. If several calls overlap, the longest time counts."""
+        """Serve no frames for `time_ms`, but send replies.
+
+        If several calls overlap, the latest end of their times counts.
+        """
         cdef int64_t end_ms = self.reactor.clock.monotonic_ms() + time_ms
         if self.intake == CLOSED or self.muting is not None and self.muting.deadline_ms >= end_ms:
             return
@@ -190,8 +196,9 @@ cdef class Connection(MemoryHolder):
         self.muting = self.reactor.timers.after(time_ms, self._unmute)
 
     cpdef int64_t take_network_us(self) except -1:
-        """Return the microseconds that the loop took to receive and send since the last call, while `measures_time` was
-        set.
+        """Return the microseconds that the loop spent on receiving and sending since the last call of this function.
+
+        Only the time while `measures_time` was set is counted.
         """
         cdef int64_t network_us = self.network_us
         self.network_us = 0
@@ -202,14 +209,17 @@ cdef class Connection(MemoryHolder):
         self.resume()
 
     def close_after_flush(self):
-        """Serve no more frames. Close the connection when all requests in flight are answered and the answers sent."""
+        """Serve no more frames. Close the connection when the replies to all requests in flight are sent."""
         if self.intake < LEAVING:
             self.intake = next_intake(self.intake, LEAVING)
             self.set_interest(self.interest & EPOLLOUT)
             self.reactor.call_at_tick_end(self)
 
     def close(self, reason, level=logging.WARNING):
-        """Close now, and log the reason. Unsent replies, and replies that are given later, are dropped."""
+        """Close the connection immediately, and log the reason.
+
+        Drop unsent replies and the replies of later `reply` calls.
+        """
         if self.intake == CLOSED:
             return
         self.intake = next_intake(self.intake, CLOSED)
@@ -217,8 +227,8 @@ cdef class Connection(MemoryHolder):
                    reason)
         self.reactor.unregister(self)
         self.commons.newcomers.forget(self)
-        # Other code may refer to this object for long, so its memory is freed now. `serve_frames` keeps the buffer of
-        # the frame that is being handled.
+        # Other code may refer to this closed connection for a long time, so its memory is freed now. `serve_frames`
+        # keeps the buffer of the frame that is being handled.
         self.transport = None
         if self.muting is not None:
             self.muting.cancel()
@@ -238,7 +248,7 @@ cdef class Connection(MemoryHolder):
                 and not (self.memory.is_full() and (self.replies.memory_bytes or self.memory.is_overfull())))
 
     cdef bint delays_others(self) except -1:
-        """Return whether the peer holds memory that it could free by sending or receiving."""
+        """Return whether the peer could free memory of the broker by sending or receiving."""
         if self.intake == CLOSED or self.output == WARMING:
             return False
         if self.replies.ready_bytes > 0 and self.replies.memory_bytes > SMALL_FRAME_BYTES:
@@ -267,7 +277,8 @@ cdef class Connection(MemoryHolder):
         if self.intake == CLOSED:
             return 0
         if events & EPOLLERR or (events & EPOLLHUP and not self.may_serve()):
-            # The peer reads no more replies. After EPOLLHUP alone, the last bytes that it sent are still to be read.
+            # The peer reads no more replies. If EPOLLHUP comes without EPOLLERR, the last bytes from the peer are still
+            # to be read.
             self.close('the peer reset the connection', logging.DEBUG)
             return 0
         if events & EPOLLOUT:
@@ -296,7 +307,8 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
-        """Serve the whole frames that are pending. Then read once, and serve the frames that are whole by then."""
+        """Serve the whole frames that have arrived. Then read once, and serve the frames that are whole after the read.
+        """
         cdef bint was_deaf = self.intake == DEAF
         cdef int64_t sequence = self.last_sequence
         cdef bint wants_more = self.framer.start == self.framer.end
@@ -331,7 +343,7 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(self.interest & EPOLLOUT)
 
     cdef bint may_read(self) except -1:
-        """Return whether to read now. If False, the connection is stalled until a condition changes."""
+        """Return whether the connection may read now. If it may not, stall it until one of the conditions changes."""
         cdef bint is_full = self.memory.is_full()
         if self.may_serve() and not (is_full and self.framer.announced() > SMALL_FRAME_BYTES
                                      and not self.memory.may_lead(self)):
@@ -343,7 +355,7 @@ cdef class Connection(MemoryHolder):
         return False
 
     cdef int receive(self, bint is_full) except -1:
-        """Read once, and at most a small frame if memory is full. Return 1 if bytes came."""
+        """Read once; if the memory is full, read at most a small frame. Return 1 if bytes arrived, else 0."""
         cdef char *at = NULL
         cdef Py_ssize_t room = min(self.framer.room(&at), RECEIVE_TURN_BYTES)
         cdef ssize_t size
@@ -375,7 +387,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int fail(self, ssize_t size) except -1:
-        """Close for the error that the transport reported."""
+        """Close the connection because of the error that the transport reported."""
         if self.transport.failure is not None:
             self.close(self.transport.failure, logging.INFO)
         else:
@@ -383,8 +395,8 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef bint serve_frames(self) except -1:
-        """Serve as many whole frames as may be served now. Return True if the next frame needs more bytes."""
-        # This reference keeps the buffer of the frames until the loan ends, even if the connection closes before.
+        """Serve the whole frames that may be served now. Return True if the next frame is incomplete."""
+        # This reference keeps the buffer alive until `end_loan`, even if serving a frame closes the connection.
         cdef bytearray buffer = self.framer.buffer
         try:
             return self.serve_whole_frames()
@@ -425,7 +437,7 @@ cdef class Connection(MemoryHolder):
         return False
 
     cdef bint may_serve_after_writes(self) except -1:
-        """Write the deferred appends if the next frame is whole and waits for the answer to the frame before it.
+        """Write the deferred appends if the next frame is whole and waits for the reply to the previous frame.
 
         Return whether the next frame may be served now.
         """
@@ -444,7 +456,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int charge(self) except -1:
-        """Update the connection's share of the memory. Called when a turn ends and after a send."""
+        """Report the bytes that this connection holds to `memory`. Called at the end of a turn and after a send."""
         return self.memory.charge(self, self.framed_bytes + self.parked_bytes + self.replies.memory_bytes)
 
     cdef int on_tick_end(self) except -1:
@@ -467,7 +479,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int send(self) except -1:
-        """Send ready replies until the socket is full or the time of this connection's turn is over."""
+        """Send ready replies until the socket accepts no more or SEND_TURN_BYTES are sent."""
         cdef Outgoing *out = &self.commons.outgoing
         cdef int64_t left = SEND_TURN_BYTES
         cdef ssize_t size = 0
@@ -506,7 +518,9 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(False)
 
     cdef int start_warming(self) except -1:
-        """Let a worker read the cold part of a file that is sent next, at most as much as one call sends."""
+        """Let a worker read the next part of a file to send, at most SEND_BUFFER_BYTES, because it is not in the page
+        cache.
+        """
         cdef int64_t size
         file, position, size = self.replies.next_slice()
         self.output = next_output(self.output, WARMING)
@@ -514,12 +528,17 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(False)
 
     def _warm(self, file, size, position):
-        """Read the part into the page cache, in the worker's thread, unless the connection has closed."""
+        """Read a part of `file` into the page cache, unless the connection has closed. The worker's thread calls this.
+        """
         if self.intake != CLOSED:
             file.warm(size, position)
 
     def _warmed(self, error):
-        """Continue to send. Read the next part once, even if it was evicted again since the worker read it."""
+        """Continue to send after the worker has read a part of a file.
+
+        The next stage reads this part even if the page cache has evicted it again, so the connection cannot wait
+        forever.
+        """
         if self.intake == CLOSED:
             return
         if error is not None:
@@ -535,7 +554,7 @@ cdef class Connection(MemoryHolder):
         return self.reactor.modify(self, interest)
 
     cdef int count_progress(self) except -1:
-        """Count an unfinished frame as progress whenever PROGRESS_BYTES of it have come."""
+        """Record progress for each PROGRESS_BYTES that have arrived of an unfinished frame."""
         cdef Py_ssize_t pending = self.framer.end - self.framer.start
         if pending - self.counted_bytes >= PROGRESS_BYTES:
             self.active_sweep = self.commons.sweeps
@@ -545,10 +564,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     def close_if_idle(self):
-        """Close the connection at a sweep unless the peer made progress.
-
-        A peer that waits for an answer is not idle.
-        """
+        """Close the connection if its peer has made no progress in time. A peer that waits for a reply is not idle."""
         cdef bint awaits_answer = self.replies.unanswered > 0 and self.replies.ready_bytes == 0
         if awaits_answer or self.output == WARMING or self in self.memory.in_line and self.replies.ready_bytes == 0:
             self.active_sweep = self.commons.sweeps

@@ -1,8 +1,8 @@
-"""The frames in the bytes of a peer. A frame is a 4-byte big-endian size and as many bytes.
+"""The frames in the bytes of a peer. A frame is a 4-byte big-endian size, then as many bytes as the size says.
 
-One receive buffer serves all connections, and frames that arrive whole are served from it. Bytes that are left over at
-the end of a connection's turn are copied to a buffer for this connection. So an idle connection holds no buffer, and a
-large frame gets a buffer whose memory grows with the bytes that came, never with the announced size.
+One receive buffer serves all connections, and frames that arrive whole are served from it. The bytes that remain at the
+end of a connection's turn are copied to a buffer for this connection. So an idle connection holds no buffer. The memory
+of a large frame's buffer grows with the bytes that have arrived, not with the announced size.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from libc.stdint cimport uint8_t
@@ -16,8 +16,8 @@ from kbroker.base.errors import FrameMemoryError, ProtocolError
 
 cdef enum:
     PREFIX_BYTES = 4
-    # Larger buffers are kept as spares: fresh memory costs a page fault for every 4 KiB, more than the bytes cost to
-    # receive.
+    # Buffers of at least this size are kept as spares: fresh memory costs a page fault for every 4 KiB, which takes
+    # longer than receiving 4 KiB.
     MIN_SPARE_BYTES = 64 * 1024
     MAX_SPARE_BYTES = 2 * 1024 * 1024
     MAX_SPARES = 8
@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef class ReceiveBuffers:
-    """The buffer that all connections share, and a few spare buffers that large frames used before."""
+    """The buffer that all connections share, and a few spare buffers that held large frames."""
 
     def __init__(self, Py_ssize_t shared_bytes, ConnectionMemory memory not None):
         self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
@@ -33,7 +33,9 @@ cdef class ReceiveBuffers:
         self.memory = memory
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
-        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed` bytes.
+        """Return a spare buffer of `wanted` to 4 * `wanted` bytes.
+
+        If there is none, return a new one of `needed` bytes or more.
 
         Raise FrameMemoryError if the system has no memory.
         """
@@ -52,7 +54,7 @@ cdef class ReceiveBuffers:
             raise FrameMemoryError(f'the system has no memory for {needed} bytes of a request') from None
 
     cdef int give_back(self, bytearray buffer, Py_ssize_t written_bytes) except -1:
-        """Keep a buffer as a spare, or free it. A large buffer takes memory only for its first `written_bytes`."""
+        """Keep a buffer as a spare, or free it. Only the first `written_bytes` of a large buffer take memory."""
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
         if size >= MAPPED_BYTES:
             return self.memory.unmap(buffer, written_bytes)
@@ -66,10 +68,10 @@ cdef class ReceiveBuffers:
 
 
 cdef class Framer:
-    """The frames of one peer, however its bytes arrive. Knows no socket.
+    """Splits the bytes of one peer into frames, in whatever portions the bytes arrive. Knows no socket.
 
-    The order of calls is `room`, `received`, `next_frame` until it finds no frame, `leave_shared_buffer`. Call `room`
-    only after `next_frame` has found no frame.
+    Call `room` and `received`, then `next_frame` until it finds no frame, then `leave_shared_buffer`. Call `room` only
+    after `next_frame` has found no frame.
     """
 
     def __init__(self, ReceiveBuffers buffers not None, Py_ssize_t max_frame_bytes):
@@ -78,12 +80,14 @@ cdef class Framer:
 
     @property
     def pending_bytes(self):
-        """The number of bytes that arrived and were not served: a part of a frame, or frames that must wait."""
+        """The number of bytes that have arrived and are not served yet: a part of a frame, or frames that are held
+        back.
+        """
         return self.end - self.start
 
     @property
     def held_bytes(self):
-        """The bytes of memory that this peer's pending bytes take outside the shared buffer."""
+        """The number of bytes of memory that the pending bytes of this peer take outside the shared buffer."""
         return self.held()
 
     cdef Py_ssize_t held(self) noexcept:
@@ -91,13 +95,13 @@ cdef class Framer:
         if self.buffer is None or self.buffer is self.buffers.shared:
             return 0
         size = PyByteArray_GET_SIZE(self.buffer)
-        # A buffer above this size is fresh memory, so it takes memory only for the bytes written to it.
+        # Only a new buffer exceeds this size. The kernel gives it memory only for the bytes written to it.
         return size if size <= 2 * RESERVED_FROM else self.end
 
     cdef Py_ssize_t announced(self) except -1:
-        """Return the size of the next frame with its prefix, or 0 if its prefix is not complete.
+        """Return the size of the next frame with its 4-byte prefix, or 0 if the prefix has not arrived completely.
 
-        Raise ProtocolError for an impossible size.
+        Raise ProtocolError for a size below 0 or above `max_frame_bytes`.
         """
         cdef Py_ssize_t size
         if self.end - self.start < PREFIX_BYTES:
@@ -108,17 +112,17 @@ cdef class Framer:
         return PREFIX_BYTES + size
 
     cdef Py_ssize_t room(self, char **at) except -1:
-        """Set `at` to the address for the next bytes. Return how many bytes fit there."""
+        """Set `at` to the address at which to receive the next bytes. Return the number of bytes that fit there."""
         cdef Py_ssize_t wanted, pending = self.end - self.start
-        # The beginning of a frame that fills at most a quarter of the shared buffer is copied back to it, so that one
-        # receive reads the rest of the frame and the frames after it. A longer beginning stays in its own buffer, which
-        # doubles until the frame is whole.
+        # If the pending bytes fill at most a quarter of the shared buffer, they are copied back to it. One receive then
+        # reads the rest of their frame and the frames behind it. If the pending bytes are more, they stay in their own
+        # buffer, whose size doubles until the frame is whole.
         if pending <= PyByteArray_GET_SIZE(self.buffers.shared) // 4:
             if self.buffer is not self.buffers.shared or self.start:
                 self.move_to(self.buffers.shared)
         elif self.end == PyByteArray_GET_SIZE(self.buffer):
-            # From RESERVED_FROM on, the buffer has the size of the whole frame. Its unwritten part takes no memory,
-            # while doubling would copy tens of MiB and hold the loop.
+            # If at least RESERVED_FROM bytes are pending, the new buffer has the size of the whole frame. The unwritten
+            # part of the buffer takes no memory. Doubling would copy tens of MiB and hold the loop.
             wanted = self.announced()
             self.move_to(self.buffers.take(wanted if pending >= RESERVED_FROM else min(2 * pending, wanted), wanted))
         at[0] = PyByteArray_AS_STRING(self.buffer) + self.end
@@ -128,7 +132,7 @@ cdef class Framer:
         self.end += size
 
     cdef bint has_frame(self) noexcept:
-        """Return whether the next frame is whole."""
+        """Return whether the next frame has arrived completely."""
         cdef Py_ssize_t pending = self.end - self.start
         cdef const uint8_t *prefix
         if pending < PREFIX_BYTES:
@@ -137,9 +141,12 @@ cdef class Framer:
         return 0 <= read_int32(prefix) <= pending - PREFIX_BYTES
 
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2:
-        """Set `frame` to the next whole frame without its prefix. Return its size, or -1 if there is none.
+        """Set `frame` to the next whole frame, without its prefix.
 
-        The frame is valid until `leave_shared_buffer` or `room`. Raise ProtocolError for an impossible size.
+        Return its size, or -1 if no whole frame has arrived.
+
+        The address is valid until `leave_shared_buffer` or `room`. Raise ProtocolError for a size that is out of
+        bounds.
         """
         cdef Py_ssize_t size = self.announced()
         if size == 0 or self.end - self.start < size:
@@ -149,7 +156,7 @@ cdef class Framer:
         return size - PREFIX_BYTES
 
     cdef int leave_shared_buffer(self) except -1:
-        """Move the pending bytes out of the shared buffer. The turn ends, and the next connection overwrites the
+        """Copy the pending bytes out of the shared buffer, because the turn ends and the next connection overwrites the
         buffer.
 
         Raise ProtocolError as `next_frame` does.
@@ -161,9 +168,9 @@ cdef class Framer:
         return 0
 
     cdef bytearray lend(self):
-        """Return the buffer of the frames served last, or None if it is the shared one.
+        """Return the buffer of the frames that were served last, or None if it is the shared buffer.
 
-        The frames stay in the returned buffer while it is referenced.
+        The frames' bytes stay in the returned buffer while it is referenced.
         """
         if self.buffer is self.buffers.shared:
             return None
@@ -180,8 +187,8 @@ cdef class Framer:
         return 0
 
     cdef int move_to(self, bytearray target) except -1:
-        # Source and target are different buffers, or no bytes are pending: `leave_shared_buffer` is called before the
-        # next `room`.
+        # The copy does not overlap: source and target are different buffers, or no bytes are pending. The caller calls
+        # `leave_shared_buffer` before the next `room`.
         cdef Py_ssize_t pending = self.end - self.start
         if pending:
             memcpy(PyByteArray_AS_STRING(target), PyByteArray_AS_STRING(self.buffer) + self.start, pending)

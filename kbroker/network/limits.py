@@ -1,4 +1,4 @@
-"""The bounds on the resources that peers may use, and the settings of their sockets."""
+"""The limits on the resources that peers may use, and the options of their sockets."""
 from __future__ import annotations
 
 import sys
@@ -10,10 +10,10 @@ UNBOUNDED = sys.maxsize
 
 
 class Limits(NamedTuple):
-    """The bounds on connections and on the memory that they hold.
+    """The limits on connections and on the memory that they hold.
 
-    `max_held_bytes` bounds the memory that all connections together hold, as `ConnectionMemory` counts it; 0 or less
-    means no bound. A `max_idle_ms` below 0 never closes an idle connection.
+    `max_held_bytes` limits the memory that all connections together hold, as `ConnectionMemory` counts it; 0 or less
+    means no limit. If `max_idle_ms` is below 0, idle connections are never closed.
     """
 
     max_request_bytes: int
@@ -25,7 +25,8 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class SocketOptions:
-    """Settings of listening sockets. Accepted sockets inherit the buffer sizes; -1 leaves them to the kernel."""
+    """The options of listening sockets. Accepted sockets inherit the buffer sizes; for -1, the kernel chooses the size.
+    """
 
     backlog: int = 4096
     send_buffer_bytes: int = -1

@@ -5,9 +5,9 @@ from kbroker.wire.frames cimport KeptFrame
 
 
 cdef enum:
-    # A frame up to this size is not counted, because every connection costs about as much memory.
+    # Frames up to this size are not counted, because a connection without a frame costs about as much memory.
     SMALL_FRAME_BYTES = 4096
-    # From this size on, the C library maps a buffer separately, and unmaps it as soon as it is freed.
+    # The C library maps each buffer of at least this size separately, and unmaps it as soon as the buffer is freed.
     MAPPED_BYTES = 32 * 1024 * 1024
 
 

@@ -1,8 +1,8 @@
-"""The memory of all connections together, and its bound.
+"""The memory that all connections together hold, and its limit.
 
-At the bound, a frame of up to SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in
-line. One of them at a time is read to its end, so that its memory becomes free. A connection that holds memory while
-other connections wait for memory, and that sends and receives too little, is closed.
+When the memory is full, a frame of up to SMALL_FRAME_BYTES is still served if no reply to its connection is unsent.
+Longer frames wait in line. One of them at a time is read to its end, so that it can be served and its memory freed.
+While connections wait for memory, a connection that holds memory is closed if it sends and receives too few bytes.
 """
 import logging
 from collections import OrderedDict, deque
@@ -28,13 +28,13 @@ cdef extern from '<sys/mman.h>' nogil:
 
 
 cdef enum:
-    # While connections wait for memory, each connection that holds memory must send and receive this many bytes in this
-    # time.
+    # While connections wait for memory, each connection that holds memory must move (send or receive) at least
+    # RELIEF_BYTES in RELIEF_MS, or it is closed.
     RELIEF_BYTES = 64 * 1024
     RELIEF_MS = 250
     MIN_SLACK_BYTES = 16 * 1024 * 1024
-    # Unmapping 100 MiB takes 10 to 20 ms. One turn unmaps this much of a buffer, and other turns run before the next
-    # part.
+    # Unmapping 100 MiB takes 10 to 20 ms. One turn unmaps this many bytes of a buffer, and other turns run before the
+    # next part.
     UNMAPPED_AT_ONCE_BYTES = 8 * 1024 * 1024
     UNMAP_INTERVAL_MS = 1
     LARGEST_PAGE_BYTES = 64 * 1024
@@ -56,15 +56,15 @@ cdef class MemoryHolder(EventHandler):
         self.mark_relief = -1
 
     cdef bint may_serve(self) noexcept:
-        """Return whether the next frame may be served, apart from its wait for memory."""
+        """Return whether the next frame may be served, provided that memory is free."""
         return False
 
     cdef bint delays_others(self) except -1:
-        """Return whether the peer holds memory that it could free by sending or receiving."""
+        """Return whether the peer could free memory of the broker by sending or receiving."""
         raise NotImplementedError(f'{type(self).__name__} holds no memory')
 
     cdef int park(self, int64_t sequence) except -1:
-        """Count the bytes of the request that was served and is not answered yet: its handler may hold them."""
+        """Count the bytes of the request that was just served and is not answered yet: its handler may hold them."""
         if self.frame_bytes > SMALL_FRAME_BYTES:
             if self.parked is None:
                 self.parked = {}
@@ -73,7 +73,7 @@ cdef class MemoryHolder(EventHandler):
         return 0
 
     cdef int unpark(self, int64_t sequence) except -1:
-        """Subtract the bytes of a request that has its answer, if they are counted."""
+        """Subtract the bytes of a request that now has its reply, if `park` counted them."""
         if self.parked:
             self.parked_bytes -= self.parked.pop(sequence, 0)
         return 0
@@ -89,7 +89,7 @@ cdef class MemoryHolder(EventHandler):
         return kept
 
     cdef int release_memory(self) except -1:
-        """Subtract all memory of the connection, which has closed. Frames that handlers keep stay charged."""
+        """Subtract all memory of this connection, which has closed. The frames that handlers keep stay counted."""
         self.parked = None
         self.parked_bytes = 0
         return self.memory.forget(self)
@@ -97,17 +97,17 @@ cdef class MemoryHolder(EventHandler):
 
 @cython.final
 cdef class ConnectionMemory:
-    """The memory that the connections hold, `held_bytes`, and its bound:
+    """The memory that the connections hold (`held_bytes`), and its limit. It counts:
 
-    - the buffers of frames that are not whole yet and of frames that wait, if larger than SMALL_FRAME_BYTES;
+    - the buffers of incomplete frames and of frames that are held back, if larger than SMALL_FRAME_BYTES;
     - requests of more than SMALL_FRAME_BYTES that are not answered;
     - replies that are not sent;
     - buffers of MAPPED_BYTES or more that are being unmapped.
 
-    The bound is checked before bytes are read. So one turn of one connection may exceed it, and so may the `leader`:
-    the one connection that reads a long frame to its end although the memory is full. Short requests pass until
-    `held_bytes` is twice the bound, or exceeds it by MIN_SLACK_BYTES if that is more. A `max_held_bytes` of 0 or less
-    means no bound.
+    The limit is checked before bytes are read. So one turn of one connection may exceed it. The `leader` may exceed it,
+    too: the one connection that reads a long frame to its end although the memory is full. Short requests are served
+    until `held_bytes` exceeds the limit by as much again, or by MIN_SLACK_BYTES if that is more. A `max_held_bytes` of
+    0 or less means no limit.
     """
 
     def __init__(self, Reactor reactor not None, int64_t max_held_bytes):
@@ -130,7 +130,7 @@ cdef class ConnectionMemory:
     cdef int charge(self, MemoryHolder connection, int64_t held_bytes) except -1:
         """Set the memory that the connection holds to `held_bytes`, which include its `framed_bytes`.
 
-        Admit a waiting connection if there is room.
+        Admit a waiting connection if memory is free.
         """
         self.held_bytes += held_bytes - connection.charged_bytes
         connection.charged_bytes = held_bytes
@@ -152,7 +152,7 @@ cdef class ConnectionMemory:
         return self.charge(connection, 0)
 
     cdef int line_up(self, MemoryHolder connection) except -1:
-        """Give the connection a turn when memory is free, after the connections that wait already."""
+        """Put the connection at the end of the line. It gets a turn when memory is free."""
         self.in_line[connection] = None
         if not self.is_relieving:
             self.is_relieving = True
@@ -160,17 +160,21 @@ cdef class ConnectionMemory:
         return 0
 
     cdef bint needs_leader(self) noexcept:
-        """Return whether frames fill the memory, so that no memory becomes free before one of them is whole."""
+        """Return whether no memory becomes free before a long frame is read to its end, because frames fill the memory.
+        """
         return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
 
     cdef bint may_lead(self, MemoryHolder connection) except -1:
-        """Return whether the connection is the one that reads a long frame although the memory is full."""
+        """Make the connection the leader if one is needed. Return whether it is the leader.
+
+        The leader reads a long frame to its end although the memory is full.
+        """
         if self.needs_leader():
             self.leader = connection
         return self.leader is connection
 
     cdef int choose_leader(self) except -1:
-        """Let the next connection in line read a long frame to its end."""
+        """Make the next connection in line the leader, so that it reads its long frame to its end."""
         cdef MemoryHolder connection = next(iter(self.in_line))
         if not connection.may_serve():
             self.in_line.move_to_end(connection)
@@ -181,7 +185,10 @@ cdef class ConnectionMemory:
         return self.reactor.give_turn(connection)
 
     cdef int admit_next(self) except -1:
-        """Give one waiting connection a turn because memory is free. The end of its turn calls this function again."""
+        """Give the next connection in line a turn because memory is free.
+
+        The end of its turn calls this function again.
+        """
         cdef MemoryHolder connection
         while self.in_line:
             connection, _ = self.in_line.popitem(last=False)
@@ -193,7 +200,8 @@ cdef class ConnectionMemory:
     cdef int unmap(self, bytearray buffer, int64_t written_bytes) except -1:
         """Free a buffer of MAPPED_BYTES or more in parts. It counts as held until its last part is unmapped.
 
-        A buffer to which other code still refers when its turn comes is not unmapped: the last reference frees it.
+        If other code still refers to the buffer when its next part is to be unmapped, the last reference frees it
+        instead.
         """
         cdef LeavingBuffer leaving = LeavingBuffer.__new__(LeavingBuffer)
         leaving.buffer = buffer
@@ -206,7 +214,7 @@ cdef class ConnectionMemory:
         return 0
 
     def _unmap_part(self):
-        """Unmap the last mapped part of the first leaving buffer."""
+        """Unmap the last part that is still mapped of the first buffer in `leaving`."""
         cdef LeavingBuffer leaving = self.leaving[0]
         cdef int64_t freed_bytes, kept_bytes = 0
         if Py_REFCNT(<PyObject *>leaving.buffer) == 1:
@@ -221,9 +229,9 @@ cdef class ConnectionMemory:
         self.set_free(freed_bytes)
 
     cdef int set_free(self, int64_t freed_bytes) except -1:
-        """Subtract memory that was freed outside of a turn of a connection.
+        """Subtract memory that was freed outside the turns of connections.
 
-        Let the next connection in if there is room.
+        Admit the next connection in line if memory is free.
         """
         self.held_bytes -= freed_bytes
         if self.in_line and not self.is_full():
@@ -231,11 +239,11 @@ cdef class ConnectionMemory:
         return 0
 
     def _relieve(self):
-        """Close connections that hold memory for which other connections wait, and moved too few bytes since the last
-        call.
+        """Close connections that hold memory while other connections wait for memory.
 
-        If memory is still full, and no connection was admitted since the last call, close the connections in line whose
-        frames hold most memory, until there is room.
+        First, close the connections that moved fewer than RELIEF_BYTES since the last call. If the memory is still
+        full, and no connection was admitted since the last call, close the connections in line whose frames hold most
+        memory, until memory is free.
         """
         cdef MemoryHolder connection
         cdef int64_t closed = 0
@@ -270,7 +278,7 @@ cdef class ConnectionMemory:
 
 
 cdef int unmap_from(char *at, size_t size) except -1:
-    """Give the whole pages of a part of memory back to the kernel. Their content is lost."""
+    """Return the whole pages within `size` bytes from `at` to the kernel. Their content is lost."""
     cdef uintptr_t first = (<uintptr_t>at + LARGEST_PAGE_BYTES - 1) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
     cdef uintptr_t end = (<uintptr_t>at + size) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
     if first < end:
@@ -280,13 +288,13 @@ cdef int unmap_from(char *at, size_t size) except -1:
 
 
 cdef class LeavingBuffer:
-    """A buffer that is unmapped in parts, beginning at its end."""
+    """A buffer that is unmapped in parts, its last part first."""
 
 
-# The references must stay valid until __dealloc__ even if the garbage collector frees the frame.
+# __dealloc__ needs the references, so the garbage collector must not clear them when it frees the frame.
 @cython.no_gc_clear
 cdef class ChargedFrame(KeptFrame):
-    """A frame that its handler keeps. Its memory stays charged even after its connection has closed."""
+    """A frame that its handler keeps. Its memory stays counted even after its connection has closed."""
 
     def __dealloc__(self):
         if self.buffer is not None and PyByteArray_GET_SIZE(self.buffer) >= MAPPED_BYTES:

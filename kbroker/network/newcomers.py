@@ -9,9 +9,9 @@ from kbroker.base.clock import Clock, Timers
 from kbroker.base.ledger import Line
 
 MAX_HANDSHAKES = 1000
-"""The bound on handshakes in progress. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0."""
+"""The most handshakes in progress. Each takes 46 KB of memory, measured with TLS 1.3 and OpenSSL 3.0."""
 MAX_LOGINS = 5000
-"""The bound on connections whose client is not logged in. A login takes a few round trips."""
+"""The most connections whose client has not finished its login. A login takes a few round trips."""
 LOGIN_LIMIT_MS = 30_000
 LATE_AT_ONCE = 64
 """The most connections to close in one turn because their login took too long.
@@ -24,23 +24,25 @@ class Newcomer(Protocol):
     """A connection that cannot send requests yet."""
 
     def close(self, reason: str, level: int) -> None:
-        """Close now, log the reason, and call `Newcomers.forget`."""
+        """Close the connection immediately, log the reason, and call `Newcomers.forget`."""
 
 
 class Newcomers:
     """The handshakes and logins in progress among at most `max_connections` connections.
 
-    If there are too many of either, the oldest connection is closed. A login also has a limited time.
+    If there are too many handshakes or logins, the oldest of them is closed. A login that takes more than
+    LOGIN_LIMIT_MS is closed, too.
     """
 
     def __init__(self, clock: Clock, timers: Timers, max_connections: int):
         self.max_logins = max(1, min(MAX_LOGINS, max_connections // 2))
-        """The bound on `logins`. It leaves at least half of all connections to clients that are logged in."""
+        """The most logins in progress. At least half of all connections remain for clients that have logged in."""
         self._clock = clock
         self._timers = timers
         self._handshakes: OrderedDict[Newcomer, None] = OrderedDict()
         self._logins: OrderedDict[Newcomer, int] = OrderedDict()
-        """The connections without a login, the oldest first, each with the time in ms at which its login is late."""
+        """Maps each connection without a login to its deadline in monotonic milliseconds, the oldest connection first.
+        """
         self._awaits_late = False
         """`_close_late` is scheduled."""
 
@@ -56,7 +58,7 @@ class Newcomers:
 
     @property
     def logins(self) -> int:
-        """The number of connections that await their login."""
+        """The number of logins in progress."""
         return len(self._logins)
 
     def add_handshake(self, connection: Newcomer) -> None:
@@ -70,7 +72,7 @@ class Newcomers:
         self._handshakes.pop(connection, None)
 
     def add_login(self, connection: Newcomer) -> None:
-        """Add a connection that awaits its login, and limit the time until `end_login`."""
+        """Add a connection whose client has to log in, and limit the time until `end_login`."""
         if not self._awaits_late:
             self._awaits_late = True
             self._timers.after(LOGIN_LIMIT_MS, self._close_late)

@@ -1,19 +1,19 @@
-"""The loop: one epoll, one wake-up fd, the timers. It owns only its handlers, and knows nothing about Kafka.
+"""The event loop: one epoll, one wake-up fd and the timers. It owns only its handlers, and knows nothing about Kafka.
 
-A tick, in order:
+A tick has these steps, in this order:
 
     1. wait for events, at most until the next timer, without the GIL
-    2. turns of connections whose frames were held back and may be served again
-    3. events, one `on_events` each
-    4. long turns: connections that used up their last turn continue, for LONG_TURNS_US in all
+    2. turns of connections whose frames were held back and may be served now
+    3. events, one `on_events` for each ready fd
+    4. long turns: connections that used up their previous turn continue, for LONG_TURNS_US in all
     5. calls that worker threads have queued (`call_soon_threadsafe`)
-    6. timers that are due
+    6. timers whose time has come
     7. `at_tick_end`: the node writes and flushes the appends of the tick
-    8. `on_tick_end` of the handlers that asked for it: connections send all replies of the tick in one call, and
-       those with long replies share LONG_SENDS_US
+    8. `on_tick_end` of each handler that called `call_at_tick_end`: a connection sends all replies of the tick in one
+       call, and the connections with long replies share LONG_SENDS_US
 
-However many connections want more than one turn, steps 4 and 8 delay each other connection only once in a tick. If a
-handler raises an exception, so does `run`: an invariant is broken, and the restart recovers.
+Steps 4 and 8 are bounded. So they delay a connection only once in a tick, however many other connections want more than
+one turn. If a handler raises an exception, `run` raises it, too: an invariant is broken, and the restart recovers.
 """
 import os
 import signal
@@ -48,23 +48,26 @@ cdef extern from '<sys/eventfd.h>' nogil:
 cdef enum:
     BATCH_EVENTS = 256
     MAX_WAIT_MS = 3_600_000
-    # Each tick runs at least one long turn and one long send.
+    # The limits of the long turns and of the long sends in a tick. Each tick runs at least one of both.
     LONG_TURNS_US = 1000
     LONG_SENDS_US = 1000
 
 
 cdef class EventHandler:
-    """The handler of a file descriptor. A subclass in C overrides both methods. Python code uses `Reactor.watch`."""
+    """A handler of a file descriptor. A subclass in C overrides both methods.
+
+    Python code uses `Reactor.watch` instead.
+    """
 
     def __cinit__(self):
         self.fd = -1
 
     cdef int on_events(self, uint32_t events) except -1:
-        """Handle `events` of the fd. `events` is 0 in a turn that `give_turn` asked for."""
+        """Handle `events` of the fd. In a turn that `give_turn` or `give_long_turn` scheduled, `events` is 0."""
         raise NotImplementedError(f'{type(self).__name__} does not handle events')
 
     cdef int on_tick_end(self) except -1:
-        """Handle the end of the tick. Called once for any number of calls of `call_at_tick_end`."""
+        """Handle the end of the tick. Called once, however often `call_at_tick_end` was called in the tick."""
         raise NotImplementedError(f'{type(self).__name__} does nothing at the end of a tick')
 
 
@@ -83,7 +86,7 @@ cdef class CallbackHandler(EventHandler):
 
 
 cdef class Reactor:
-    """The loop of one thread. Other threads may call only `call_soon_threadsafe` and `stop`."""
+    """The event loop of one thread. Other threads may call only `call_soon_threadsafe` and `stop`."""
 
     def __cinit__(self):
         self.epoll_fd = self.wake_fd = -1
@@ -137,7 +140,7 @@ cdef class Reactor:
         return 0
 
     cpdef unregister(self, EventHandler handler):
-        """Remove the handler. Call this before the fd is closed. For a handler that is not registered, do nothing."""
+        """Remove the handler. Call this before closing the fd. If the handler is not registered, do nothing."""
         cdef epoll_event event
         if handler.fd < 0:
             return
@@ -145,38 +148,40 @@ cdef class Reactor:
         handler.fd = -1
         handler.interest = 0
         self.handlers.discard(handler)
-        # The current batch of events may hold an event of this handler, so the handler must live until the end of the
-        # batch.
+        # The current batch of events may contain an event of this handler, so the handler must live until the end of
+        # the batch.
         self.retired.append(handler)
 
     def watch(self, int fd, callback):
-        """Call `callback()` whenever `fd` is readable. Returns the handler, for `unregister` and `pause`."""
+        """Call `callback()` whenever `fd` is readable. Return the handler, for `unregister` and `pause`."""
         handler = CallbackHandler(callback)
         self.register(fd, handler, EPOLLIN)
         return handler
 
     def watch_room(self, int fd, callback):
-        """Call `callback()` whenever `fd` has room for bytes to send. Returns the handler, for `unregister`."""
+        """Call `callback()` whenever `fd` has room for bytes to send. Return the handler, for `unregister`."""
         handler = CallbackHandler(callback)
         self.register(fd, handler, EPOLLOUT)
         return handler
 
     def pause(self, EventHandler handler):
-        """Ask for no events until `resume`."""
+        """Stop the events of a handler until `resume`."""
         self.modify(handler, 0)
 
     def resume(self, EventHandler handler):
         self.modify(handler, EPOLLIN)
 
     cdef int give_turn(self, EventHandler handler) except -1:
-        """Call `handler.on_events(0)` in the next tick, which will not wait."""
+        """Call `handler.on_events(0)` in the next tick. That tick does not wait for events."""
         if handler.waiting == NOT_WAITING:
             handler.waiting = FOR_NEXT_TICK
             self.turns.append(handler)
         return 0
 
     cdef int give_long_turn(self, EventHandler handler) except -1:
-        """Call `handler.on_events(0)` after the events of a later tick, once the long turns before it are done."""
+        """Call `handler.on_events(0)` in a later tick: after its events, and after the long turns that were scheduled
+        before.
+        """
         if handler.waiting == NOT_WAITING:
             handler.waiting = FOR_SHARE
             self.long_turns.append(handler)
@@ -189,9 +194,9 @@ cdef class Reactor:
         return 0
 
     cdef bint has_time_for_long_send(self) noexcept:
-        """Return whether a handler may send long replies in this end of a tick.
+        """Return whether a handler may send long replies in the current end of a tick.
 
-        If False, the handler asks for the next one.
+        If False, the handler calls `call_at_tick_end` to try again in the next tick.
         """
         if self.sends_end_us == 0:
             self.sends_end_us = now_us() + LONG_SENDS_US
@@ -199,16 +204,16 @@ cdef class Reactor:
         return now_us() < self.sends_end_us
 
     def call_soon_threadsafe(self, callback):
-        """Call `callback()` on the loop, in the order of the calls of this function.
+        """Call `callback()` on the loop. Callbacks run in the order of the calls of this function.
 
-        Many calls in a row cost one write.
+        Many calls within one tick cost only one write to the wake-up fd.
         """
         self.calls.append(callback)
         self.wake()
 
     cdef int wake(self) except -1:
-        # The GIL makes the test and the set one step. The write cannot fail, because the counter is far from its
-        # maximum.
+        # The GIL makes testing and setting `wake_sent` one step. The write cannot fail, because the counter of the
+        # wake-up fd is far from its maximum.
         cdef uint64_t one = 1
         if not self.wake_sent:
             self.wake_sent = True
@@ -216,7 +221,7 @@ cdef class Reactor:
         return 0
 
     def _forget_wake(self):
-        """Empty the wake-up fd, which is readable. `tick` runs the queued calls."""
+        """Read the wake-up fd, so that it is not readable until the next `wake`. `tick` runs the queued calls."""
         cdef uint64_t count
         read(self.wake_fd, &count, sizeof(count))
         self.wake_sent = False
@@ -231,12 +236,12 @@ cdef class Reactor:
         self.signals.add(signal_number, callback)
 
     def stop(self):
-        """Let `run` return after its tick. Any thread and any signal handler may call this."""
+        """Let `run` return after the current tick. Any thread and any signal handler may call this."""
         self.stopping = True
         self.wake()
 
     def run(self):
-        """Run ticks until `stop` is called. If it was called before, return at once."""
+        """Run ticks until `stop` is called. If `stop` was called before `run`, return immediately."""
         while not self.stopping:
             self.tick(-1)
         self.stopping = False
@@ -246,7 +251,7 @@ cdef class Reactor:
         return self.tick(timeout_ms)
 
     def close(self):
-        """Close the fds and restore the signal handlers. The server closes its connections."""
+        """Close the reactor's fds and restore the signal handlers. The server closes the connections."""
         if self.signals is not None:
             self.signals.close()
             self.signals = None
@@ -308,7 +313,10 @@ cdef class Reactor:
         return 0
 
     cdef int run_long_turns(self, Py_ssize_t left) except -1:
-        """Run the long turns that were asked for before this tick, until their time is used up."""
+        """Run at most `left` long turns, until LONG_TURNS_US are used up.
+
+        `left` is the number scheduled before this tick.
+        """
         cdef int64_t end_us = now_us() + LONG_TURNS_US
         cdef EventHandler handler
         while left:
@@ -322,7 +330,7 @@ cdef class Reactor:
         return 0
 
     cdef int run_calls(self) except -1:
-        # Run only the calls queued so far, so that a call which queues another call does not delay the sockets.
+        # Run only the calls queued so far. A call that queues further calls then does not delay the sockets.
         cdef Py_ssize_t left = len(self.calls)
         while left:
             left -= 1
@@ -348,9 +356,9 @@ cdef class Reactor:
 
 
 class SignalSource:
-    """Signals as bytes on a socket pair, which Python's C handler writes.
+    """Delivers signals as bytes on a socket pair, to which Python's C signal handler writes.
 
-    So no signal is lost between a check and the wait.
+    Because the bytes stay readable, no signal is lost between a check for signals and the wait for events.
     """
 
     def __init__(self, reactor):
@@ -364,7 +372,7 @@ class SignalSource:
         self._handler = reactor.watch(self._receiver.fileno(), self._receive)
 
     def add(self, signal_number, callback):
-        # Python's own handler does nothing, but must be set: otherwise the signal keeps its default action.
+        # The Python handler does nothing. It must be set, because otherwise the signal keeps its default action.
         previous = signal.signal(signal_number, lambda number, frame: None)
         self._previous_handlers.setdefault(signal_number, previous)
         self._callbacks[signal_number] = callback

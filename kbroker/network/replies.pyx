@@ -1,11 +1,17 @@
-"""The queue of replies, which are sent in the order of the requests, whatever the order in which they were answered.
+"""The queue of replies.
 
-A reply is a list of segments. A segment is bytes-like, or a slice of a file: an object with `size_bytes`, `position`
-and `file`, as LogSlice is. A slice is read just before it is sent, into the send buffer that all connections share.
-Bytes that the socket did not accept are read again later. So however slow a peer is, no bytes of a file wait for it in
-memory. Bytes outside the page cache are staged only if the caller accepts a wait for the disk; `next_slice` names the
-slice to read into the page cache. Small segments are copied to the same buffer, so that one piece holds a whole reply.
-Long bytes are sent without a copy.
+They are sent in the order of the requests, even if the requests were answered in another order.
+
+A reply is a list of segments. A segment is a bytes-like object or a slice of a file: an object with `size_bytes`,
+`position` and `file`, like LogSlice.
+
+A slice is read just before it is sent, into the send buffer that all connections share. The bytes that the socket did
+not accept are read again later. So no bytes of a file wait in memory, however slow a peer is. A slice that is not in
+the page cache is read here only if the caller accepts a wait for the disk. Otherwise `next_slice` returns the slice to
+read into the page cache first.
+
+Small segments are copied to the send buffer, too, so that a whole reply is one piece. Long bytes objects are sent
+without a copy.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -18,17 +24,17 @@ from kbroker.wire.bytes cimport write_int32
 
 cdef enum:
     PREFIX_BYTES = 4
-    # From this size on, a separate piece costs the kernel less than the copy costs the broker.
+    # The kernel handles a separate piece of at least this size in less time than the broker would take to copy it.
     LONG_BYTES = 16 * 1024
 
 
 cdef class Reply:
-    """A reply of several segments, or of one that is not plain bytes."""
+    """A reply that is not a single bytes object: several segments, or one segment of another type."""
 
     cdef bint stage(self, Outgoing *out, int64_t skip) except -1:
-        """Add the bytes after the prefix to `out`, without the first `skip` ones.
+        """Add the bytes after the prefix to `out`, without the first `skip` of them.
 
-        Return False if not all of them have room.
+        Return False if `out` does not have room for all of them.
         """
         cdef Py_ssize_t i
         cdef int64_t size
@@ -42,7 +48,7 @@ cdef class Reply:
         return True
 
     cdef tuple slice_after(self, int64_t skip):
-        """Return (file, position, size) of the unsent rest of the slice that is `skip` bytes after the prefix."""
+        """Return (file, position, size) of the unsent rest of a slice, which begins `skip` bytes after the prefix."""
         cdef Py_ssize_t i
         cdef int64_t size
         skip -= self.passed
@@ -55,7 +61,7 @@ cdef class Reply:
         raise IndexError(f'no segment at {skip} bytes behind the end')
 
     cdef int forget(self, int64_t sent) except -1:
-        """Drop the segments that end within the first `sent` bytes after the prefix."""
+        """Drop the segments that are completely sent: those within the first `sent` bytes after the prefix."""
         cdef int64_t size
         while self.first < len(self.segments):
             size = segment_size(self.segments[self.first])
@@ -74,18 +80,18 @@ cdef class ReplyQueue:
         self.ready = []
 
     cdef int64_t take_sequence(self) noexcept:
-        """Return the number of the request that is to be served now."""
+        """Return the sequence number of the request that will be served next."""
         self.unanswered += 1
         return self.next_reply + self.unanswered - 1
 
     cdef bint is_answered(self, int64_t sequence) except -1:
-        """Return whether a request that was served has a reply."""
+        """Return whether a request, which was served, has its reply."""
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
     cdef int put(self, int64_t sequence, object segments) except -1:
-        """Answer a request with a list of segments or with bytes, or with None if it gets no answer.
+        """Answer a request with a list of segments or with bytes, or with None if the protocol gives it no reply.
 
-        Raise ValueError if `take_sequence` never returned the number, the request has been answered, or the reply
+        Raise ValueError if `take_sequence` never returned `sequence`, if the request has its reply, or if the reply
         exceeds 2 GiB.
         """
         if sequence >= self.next_reply + self.unanswered or self.is_answered(sequence):
@@ -103,8 +109,9 @@ cdef class ReplyQueue:
         return 0
 
     cdef object accept(self, object segments):
-        """Count the reply, and return its entry in the queue: the bytes themselves if it is one bytes object, else a
-        Reply.
+        """Count the bytes of a reply, and return its entry for the queue.
+
+        The entry is the bytes object if the reply is a single one, else a Reply.
         """
         cdef Reply reply
         cdef int64_t size
@@ -138,9 +145,10 @@ cdef class ReplyQueue:
         return 0
 
     cdef int stage(self, Outgoing *out, int waits) except -1:
-        """Fill `out` with the bytes to send next, as many as have room, up to the first slice that `is_cold`.
+        """Fill `out` with the bytes to send next, until it is full or a slice `is_cold` (not in the page cache).
 
-        The first `waits` slices are read even if that waits for the disk. Raise OSError if a file cannot be read.
+        The first `waits` slices are read even if that means waiting for the disk. Raise OSError if a file cannot be
+        read.
         """
         cdef int64_t skip = self.head_sent
         cdef int64_t size
@@ -164,11 +172,14 @@ cdef class ReplyQueue:
         return 0
 
     cdef tuple next_slice(self):
-        """Return (file, position, size) of the cold slice that is sent next, once all staged bytes are sent."""
+        """Return (file, position, size) of the cold slice at the front of the queue.
+
+        Call this when all staged bytes are sent.
+        """
         return (<Reply?>self.ready[0]).slice_after(max(0, self.head_sent - PREFIX_BYTES))
 
     cdef int sent(self, int64_t size) except -1:
-        """Remove the first `size` unsent bytes, which have been sent now."""
+        """Remove the first `size` unsent bytes from the queue, because the socket has accepted them."""
         cdef Py_ssize_t done = 0
         cdef int64_t reply_bytes
         self.queued_bytes -= size
@@ -212,8 +223,9 @@ cdef inline int64_t segment_size(object segment) except -1:
 
 
 cdef inline char *take_room(Outgoing *out, Py_ssize_t size) noexcept:
-    """Return the address of the next `size` bytes of the buffer, as a part of the bytes to send; NULL if they have no
-    room.
+    """Add the next `size` bytes of the send buffer to the bytes to send.
+
+    Return their address, or NULL if the buffer has no room for them.
     """
     cdef char *at = out.buffer + out.used
     cdef int last = out.count - 1
@@ -238,7 +250,7 @@ cdef inline bint add_piece(Outgoing *out, char *at, size_t size) noexcept:
 
 
 cdef inline void give_back(Outgoing *out, Py_ssize_t size) noexcept:
-    """Remove the last `size` bytes from the piece that `take_room` extended or added last."""
+    """Remove the last `size` bytes that the last call of `take_room` added."""
     cdef int last = out.count - 1
     out.used -= size
     out.size -= size
@@ -258,9 +270,9 @@ cdef bint stage_prefix(Outgoing *out, int64_t size, int64_t skip) noexcept:
 
 
 cdef bint stage_segment(Outgoing *out, object segment, int64_t skip, int64_t size) except -1:
-    """Add `size` bytes of the segment to `out`, after its first `skip` ones.
+    """Add `size` bytes of the segment to `out`, without the first `skip` bytes of the segment.
 
-    Return False if not all of them have room.
+    Return False if `out` does not have room for all of them, or if they are not in the page cache.
     """
     cdef Py_buffer view
     cdef char *at
@@ -291,9 +303,10 @@ cdef bint stage_segment(Outgoing *out, object segment, int64_t skip, int64_t siz
 
 
 cdef int64_t read_slice(Outgoing *out, object segment, int64_t skip, char *at, Py_ssize_t size) except -1:
-    """Read `size` bytes of a slice, without its first `skip` ones, to `at`. Return the number of bytes read.
+    """Read `size` bytes of a slice, without its first `skip` bytes, to `at`. Return the number of bytes read.
 
-    It is less than `size` only if the bytes are cold and `out.waits` is 0. Raise OSError if the file ends before.
+    The number is less than `size` only if `out.waits` is 0 and the page cache does not have all bytes. Raise OSError if
+    the file ends before the last byte.
     """
     cdef File file = segment.file
     cdef int64_t position = <int64_t>segment.position + skip

@@ -23,13 +23,16 @@ from kbroker.wire.frames import FrameServer
 
 ACCEPTS_PER_TICK = 64
 ACCEPT_NS = 500_000
-"""The time of a tick after which no further connection is accepted. Further clients wait in the backlog."""
+"""The nanoseconds after which a tick accepts no further connections. Later clients wait in the backlog."""
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 MOST_HELD = 1000
-"""The most connections to hold that exceed the quotas of their addresses. Further ones are closed at once."""
+"""The most connections to hold because their addresses exceed a quota. Further ones are closed immediately."""
 ACCEPT_PAUSE_MS = 1000
-"""The time for which the listeners pause when the process has no file descriptor left and no connection closes."""
+"""The milliseconds for which all listeners pause when the process has no free file descriptor.
+
+They continue earlier if a connection closes.
+"""
 
 logger = logging.getLogger('kbroker.network')
 
@@ -37,7 +40,7 @@ logger = logging.getLogger('kbroker.network')
 class Endpoint(NamedTuple):
     """An address to listen on, and its transport.
 
-    An empty host means every address of the machine, port 0 any free port.
+    An empty host means every address of the machine. Port 0 means any free port.
     """
 
     host: str
@@ -48,29 +51,30 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Hooks:
-    """The functions that the server calls. `Commons` describes `on_close` and `submit`."""
+    """The functions that the server calls. `Commons` documents `on_close` and `submit`."""
 
     open_session: Callable[[Connection], Any] | None = None
     """Return the session of a new connection."""
     on_close: Callable[[Connection], Any] | None = None
     submit: Submit | None = None
     make_room: Callable[[], Any] = lambda: 0
-    """Close files that can be opened again, because no descriptor is left. Return whether a file was closed."""
+    """Close files that can be opened again later, because no file descriptor is free. Return whether a file was closed.
+    """
 
 
 NO_HOOKS = Hooks()
 
 
 class Server:
-    """Listeners on `endpoints`; the frames of all accepted connections go to `frame_server`.
+    """Listens on `endpoints` and passes the frames of all accepted connections to `frame_server`.
 
-    `addresses` has the bound ports.
+    `addresses` returns the bound ports.
     """
 
     def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint], frame_server: FrameServer, limits: Limits,
                  options: SocketOptions = DEFAULT_OPTIONS, *, hooks: Hooks = NO_HOOKS,
                  quotas: ClientQuotas | None = None):
-        """Listen. Raise OSError that names the unavailable address."""
+        """Start to listen on the endpoints. Raise OSError, which names the address, if an address is not available."""
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -80,9 +84,9 @@ class Server:
         self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
         self.admission = Admission(limits, reactor.clock, quotas)
         self.held: dict[socket.socket, Timer] = {}
-        """The connections beyond the quota of their address, which are held for a time and then closed."""
+        """Maps each connection that exceeds the quota of its address to the timer that closes it."""
         self._paused: dict[socket.socket, Timer] = {}
-        """The listeners that accept no connections for a time, because their connections come too fast."""
+        """Maps each listener that pauses, because its clients connect too fast, to the timer that ends the pause."""
         self._hooks = hooks
         self._listeners: list[tuple[socket.socket, EventHandler]] = []
         self._accept_pause: Timer | None = None
@@ -108,13 +112,13 @@ class Server:
                  'more are closed at once')]
 
     def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
-        """Change how many connections are admitted. Open connections are not closed."""
+        """Change the limits on open connections. Connections that are already open are not closed."""
         self.admission.limits = self.admission.limits._replace(
             max_connections=max_connections, max_connections_per_ip=max_connections_per_ip)
 
     @property
     def max_connections(self) -> int:
-        """The number of connections that are admitted."""
+        """The most connections that the server admits."""
         return self.admission.limits.max_connections
 
     @property
@@ -123,7 +127,7 @@ class Server:
         return [listener.getsockname()[:2] for listener, _ in self._listeners]
 
     def close(self) -> None:
-        """Accept no more connections. Open connections remain."""
+        """Accept no more connections. Open connections stay open."""
         for listener, handler in self._listeners:
             self._reactor.unregister(handler)
             listener.close()
@@ -140,10 +144,10 @@ class Server:
             self._accept_pause = None
 
     def drain(self, deadline_ms: int, done: Callable[[], None]) -> None:
-        """Accept no more connections, serve no more frames, and answer the requests in flight. Call `done()` when all
-        connections are closed.
+        """Accept no more connections, serve no more frames, and answer the requests in flight.
 
-        Connections that are still open `deadline_ms` from now are closed then, even if requests are not answered.
+        Call `done()` when all connections are closed. Connections that are still open after `deadline_ms` are closed,
+        even if their requests are not answered.
         """
         self.close()
         if self._stop_sweeping is not None:
@@ -234,7 +238,7 @@ class Server:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # Only keepalive shows that a peer has vanished while it waits for its answer.
+            # A peer that vanishes while it waits for a reply sends nothing. Only keepalive detects this.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection = Connection(self.traffic, accepted.detach(), host, port, endpoint.name,
                                     endpoint.make_transport)
@@ -249,9 +253,9 @@ class Server:
             connection.session = self._hooks.open_session(connection)
 
     def _hold(self, accepted: socket.socket, hold_ms: int) -> None:
-        """Keep a connection silent for a time, then close it.
+        """Keep a refused connection open and silent for `hold_ms`, then close it.
 
-        After this its client connects again later than after a refusal.
+        A client connects again later after this than after an immediate close.
         """
         if len(self.held) >= MOST_HELD:
             accepted.close()
@@ -264,7 +268,8 @@ class Server:
         self.held[accepted] = self._reactor.timers.after(hold_ms, release)
 
     def _slow_down(self, listener: socket.socket, name: str) -> bool:
-        """Pause a listener, or all listeners, if connections come too fast. Return whether this listener is paused."""
+        """Pause this listener, or all listeners, if clients connect too fast. Return whether this listener is paused.
+        """
         own_ms, all_ms = self.admission.pauses(name)
         for paused, handler in self._listeners:
             pause_ms = max(all_ms, own_ms) if paused is listener else all_ms

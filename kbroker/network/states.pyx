@@ -1,20 +1,20 @@
-"""The two states of a connection, and the transitions between them. A wrong transition raises.
+"""The two states of a connection, and the transitions between them. A wrong transition raises ValueError.
 
 `Intake` says what happens to the bytes that the peer sends:
 
-    OPEN            they are read, and their frames served
+    OPEN            they are read, and their frames are served
     STALLED         frames are held back
-    DEAF            frames are held back, and the socket has unread bytes, which epoll is not asked to report
-    ENDED           the peer sends no more; frames that came are served
-    ENDED_STALLED   the peer sends no more; frames that came are held back
-    LEAVING         no more frames are served; replies that are owed are sent
+    DEAF            frames are held back, and the socket has unread bytes, which epoll must not report
+    ENDED           the peer sends no more; the frames that have arrived are served
+    ENDED_STALLED   the peer sends no more; the frames that have arrived are held back
+    LEAVING         no more frames are served; the missing replies are still sent
     CLOSED          nothing is sent, and the socket is closed
 
 `Output` says what happens to the replies:
 
     READY           they are sent
-    WARMING         a worker reads the next part of a file into the page cache; nothing is sent until then
-    WARM            the worker is done: the next part is read once, even if that waits for the disk
+    WARMING         a worker reads the next part of a file into the page cache; nothing is sent until it is done
+    WARM            the worker is done; the next part is read once, even if that means waiting for the disk
 """
 
 INTAKE_TRANSITIONS = {
@@ -49,14 +49,14 @@ fill(allowed_outputs, OUTPUT_TRANSITIONS)
 
 
 cpdef Intake next_intake(Intake state, Intake wanted) except *:
-    """Return `wanted`. Raises ValueError if it may not follow `state`."""
+    """Return `wanted`. Raise ValueError if `wanted` may not follow `state`."""
     if not allowed_intakes[<int>state] >> <int>wanted & 1:
         raise ValueError(f'intake: {Intake(wanted).name} does not follow {Intake(state).name}')
     return wanted
 
 
 cpdef Output next_output(Output state, Output wanted) except *:
-    """Return `wanted`. Raises ValueError if it may not follow `state`."""
+    """Return `wanted`. Raise ValueError if `wanted` may not follow `state`."""
     if not allowed_outputs[<int>state] >> <int>wanted & 1:
         raise ValueError(f'output: {Output(wanted).name} does not follow {Output(state).name}')
     return wanted

@@ -1,7 +1,7 @@
-"""Threads that sync files without the GIL. So the disk gets its next work at once, however busy the loop is.
+"""Threads that sync files without the GIL. So the next sync starts immediately, however busy the loop is.
 
-There are several threads, because concurrent syncs of independent files share work. On a journalling file system,
-concurrent syncs wait together for one commit of the journal, while each of several sequential syncs waits for its own.
+Several threads are faster than one, because concurrent syncs of independent files share work. On a journalling file
+system, concurrent syncs wait together for one commit of the journal, while sequential syncs wait for one commit each.
 """
 import os
 import threading
@@ -38,8 +38,8 @@ cdef extern from '<pthread.h>' nogil:
 
 
 cdef enum:
-    # The time after which a turn begins no further completion. A completion that writes a snapshot of producers takes 4
-    # ms.
+    # The time after which the loop starts no further completion in this tick. A completion that writes a producer
+    # snapshot takes 4 ms.
     COLLECT_US = 2_000
 
 
@@ -78,7 +78,10 @@ cdef Job *pop(Queue *queue) noexcept nogil:
 
 
 cdef class SyncThreads:
-    """Threads that sync files and call `done` on the loop. No thread waits for the GIL while it holds the mutex."""
+    """Threads that sync files. The loop calls `done` for each finished job.
+
+    No thread waits for the GIL while it holds the mutex.
+    """
     cdef int wake_fd
     cdef pthread_mutex_t mutex
     cdef pthread_cond_t work_there
@@ -100,7 +103,8 @@ cdef class SyncThreads:
         if self.wake_fd < 0:
             raise OSError(errno, f'eventfd: {os.strerror(errno)}')
         reactor.watch(self.wake_fd, self._collect)
-        # Daemon threads: a failure that bypasses `close` must end the process, and not leave it waiting for their work.
+        # The threads are daemons: after a failure that bypasses `close`, the process must end, and not wait for their
+        # work.
         self.threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
                         for index in range(threads)]
         for thread in self.threads:
@@ -121,8 +125,8 @@ cdef class SyncThreads:
     def sync(self, list files, done):
         """Sync `files` one after the other in a thread, then call `done(None)` on the loop.
 
-        The first failure ends the job and calls `done(error)` with its OSError. Files of classes other than File and
-        Directory need Python, so they are synced in the calling thread.
+        At the first failure, skip the remaining files and call `done(error)` with the OSError. Syncing needs Python
+        unless each file is a File or a Directory. In that case the calling thread syncs.
         """
         cdef Job *job
         cdef Target *target
@@ -149,7 +153,7 @@ cdef class SyncThreads:
         pthread_mutex_unlock(&self.mutex)
 
     def close(self):
-        """Finish the submitted syncs and join the threads. The last completions run in the next tick."""
+        """Finish the submitted syncs and join the threads. Completions that have not run yet run in the next tick."""
         if self.closing:
             return
         pthread_mutex_lock(&self.mutex)
@@ -212,7 +216,7 @@ cdef class SyncThreads:
                 return
 
     cdef void put_back(self, Queue left) noexcept:
-        """Leave completions to the next tick."""
+        """Leave the completions in `left` to the next tick."""
         cdef uint64_t one = 1
         pthread_mutex_lock(&self.mutex)
         left.last.next = self.finished.first

@@ -1,11 +1,12 @@
-"""TLS under a connection: OpenSSL, through Python's `ssl`, between two buffers in memory.
+"""TLS for a connection: OpenSSL, through Python's `ssl`, between two buffers in memory.
 
-OpenSSL gets only whole records. For an incomplete record it raises an exception, which costs more than decrypting a
-small record. So this module cuts the received bytes into records, and an incomplete record waits for its end.
+OpenSSL gets only whole records. For an incomplete record it would raise an exception, which takes longer than
+decrypting a small record. So this module cuts the received bytes into records, and keeps an incomplete record until the
+rest of it arrives.
 
-A record may cause work instead of carrying data: a new key takes 20 microseconds or more, and an answer if the peer
-asks for one. So OpenSSL gets a few records at a time, and a turn ends after RECEIVE_US. While the peer does not receive
-the answers, its further records are not read.
+A record need not carry data. It may contain a new key, which takes 20 microseconds or more, or ask for an answer from
+OpenSSL. So OpenSSL gets a few records at a time, and a turn ends after RECEIVE_US. While the peer does not receive
+these answers, the broker does not read further records of the peer.
 """
 import os
 import ssl
@@ -27,28 +28,26 @@ CLIENT_AUTH = {'none': ssl.CERT_NONE, 'requested': ssl.CERT_OPTIONAL, 'required'
 
 cdef enum:
     RECORD_HEADER_BYTES = 5
-    # RFC 5246 6.2.3 allows 2048 more, which no implementation uses.
+    # RFC 5246, section 6.2.3, allows records that are 1792 bytes longer. No implementation uses them.
     MAX_RECORD_BYTES = 16384 + 256 + RECORD_HEADER_BYTES
     RECEIVED_BYTES = 128 * 1024
-    # The bytes that OpenSSL encrypts before the next send. Encrypted bytes that the socket does not accept stay in
+    # The most bytes that OpenSSL encrypts before the next send. Encrypted bytes that the socket does not accept stay in
     # memory.
     MAX_PLAIN_BYTES = 256 * 1024
     RECORDS_AT_ONCE = 8
-    # The time after which a turn reads no more records.
+    # The time in microseconds after which a turn reads no more records.
     RECEIVE_US = 1000
-    # The most bytes of OpenSSL's own answers, for example to new keys, that may wait for the socket while records are
-    # read.
+    # The most bytes of OpenSSL's answers, for example to new keys, that may be unsent while the broker reads records.
     MAX_ANSWER_BYTES = 4096
 
-# All transports share this buffer: the loop is one thread, and no bytes remain in the buffer between calls.
+# All transports share this buffer: the loop runs in one thread, and no bytes remain in the buffer between calls.
 cdef char received[RECEIVED_BYTES]
 
 
 def server_context(settings):
-    """Return the SSLContext of a listener.
+    """Return the SSLContext of a listener. Remove the `ssl.` settings that it uses from the dict `settings`.
 
-    Remove the `ssl.` settings that it uses from `settings`, a dict of texts. Raise ConfigError for a setting that is
-    not valid, OSError for a file that cannot be read.
+    Raise ConfigError if a setting is not valid, OSError if a file cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -76,7 +75,7 @@ def server_context(settings):
 
 
 cdef class TlsTransport(Transport):
-    """A socket whose bytes are TLS records."""
+    """A transport whose socket carries TLS records."""
     cdef object context
     cdef object session             # None until the peer has sent bytes
     cdef object incoming
@@ -134,7 +133,7 @@ cdef class TlsTransport(Transport):
         return taken if taken or self.has_ended else -EAGAIN
 
     cdef int take_in(self, ssize_t size) except -1:
-        """Append the received bytes to an incomplete record."""
+        """Append the received bytes to the records that OpenSSL has not read yet."""
         cdef bytes data = PyBytes_FromStringAndSize(received, size)
         if self.session is None:
             self.incoming = ssl.MemoryBIO()
@@ -148,7 +147,7 @@ cdef class TlsTransport(Transport):
         return 0
 
     cdef int feed(self) except -1:
-        """Pass the next few whole records to OpenSSL."""
+        """Pass the next whole records to OpenSSL, at most RECORDS_AT_ONCE."""
         cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(self.records)
         cdef Py_ssize_t end = self.fed
         cdef int count = 0
@@ -164,7 +163,7 @@ cdef class TlsTransport(Transport):
         return 0
 
     cdef bint finish_handshake(self) except -1:
-        """Continue the handshake. Return whether it is done."""
+        """Continue the handshake with the records that have arrived. Return whether the handshake is done."""
         cdef int64_t end_us = now_us() + RECEIVE_US
         while self.fed < self.whole and not self.is_clogged:
             self.feed()
@@ -183,7 +182,10 @@ cdef class TlsTransport(Transport):
         return False
 
     cdef ssize_t read(self, char *at, size_t room) except -1:
-        """Decrypt the pending records, as far as there is room and time."""
+        """Decrypt the pending records to `at`, until `room` bytes are written or RECEIVE_US are over.
+
+        Return the number of bytes written.
+        """
         cdef size_t taken = 0
         cdef ssize_t size
         cdef int64_t end_us = 0
@@ -215,7 +217,7 @@ cdef class TlsTransport(Transport):
         return taken
 
     cdef ssize_t encrypt(self, Outgoing *out) except? -1:
-        """Encrypt and send the pieces, as far as the socket accepts the records."""
+        """Encrypt and send the pieces until the socket accepts no more. Return the number of bytes encrypted."""
         cdef ssize_t taken = 0
         cdef size_t done, size
         cdef int i
@@ -240,7 +242,7 @@ cdef class TlsTransport(Transport):
         return self.flush()
 
     cdef int send_alert(self) except -1:
-        """Send the peer an alert with the reason why its connection ends, if the socket accepts it."""
+        """Send the peer an alert with the reason for closing the connection, if the socket accepts it."""
         try:
             self.flush()
         except OSError:
@@ -248,7 +250,7 @@ cdef class TlsTransport(Transport):
         return 0
 
     cdef int flush(self) except -1:
-        """Send records as far as the socket accepts them. `owes` says whether some are left."""
+        """Send encrypted records until the socket accepts no more. Then `owes` says whether some are unsent."""
         cdef const char *at
         cdef ssize_t size
         cdef Py_ssize_t left
@@ -278,7 +280,7 @@ cdef inline Py_ssize_t record_size(const uint8_t *header) noexcept:
 cdef Py_ssize_t whole_records(const uint8_t *data, Py_ssize_t size) noexcept:
     """Return how many bytes at the beginning of `data` are whole records.
 
-    If `data` is not a record, return its whole size: OpenSSL refuses it.
+    If `data` does not begin with TLS records, return `size`, so that OpenSSL rejects the bytes.
     """
     cdef Py_ssize_t at = 0, record
     while size - at >= RECORD_HEADER_BYTES:

@@ -1,7 +1,8 @@
-"""The TLS contexts of the listeners, and new ones when their settings or files change.
+"""The TLS contexts of the listeners. They are built again when their settings or files change.
 
-New connections use the newest context; open ones keep theirs. A worker reads the files, because an encrypted key can
-take a second. After settings or files that do not work, the last context stays in use, and the error is logged once.
+New connections use the newest context; open connections keep theirs. A worker reads the files, because decrypting a key
+can take a second. If the changed settings or files do not work, the previous context stays in use, and the error is
+logged once.
 """
 from __future__ import annotations
 
@@ -26,18 +27,18 @@ KEY_FILES = ('ssl.keystore.location', 'ssl.truststore.location')
 logger = logging.getLogger('kbroker.network')
 
 Marks = tuple[tuple[str, int, int, int], ...]
-"""For each file, its path, time of change, size and inode."""
+"""The path, time of change, size and inode of each file."""
 
 
 class Source(NamedTuple):
-    """The input of a context: the texts of the settings, and the marks of the files that they name."""
+    """The input of a context: the texts of the settings, and the marks of the files that these settings name."""
 
     texts: Mapping[str, str]
     marks: Marks
 
 
 class Built(NamedTuple):
-    """The result of building a context: the context, or the error."""
+    """The result of building a context: the context, or the problem if building it failed."""
 
     source: Source
     context: ssl.SSLContext | None
@@ -45,9 +46,9 @@ class Built(NamedTuple):
 
 
 class TlsContexts:
-    """The context of each listener with TLS.
+    """The TLS contexts, one for each listener with TLS.
 
-    The constructor raises ConfigError for a setting that is not valid, OSError for a file that cannot be read.
+    The constructor raises ConfigError if a setting is not valid, OSError if a file cannot be read.
     """
 
     def __init__(self, config: Config, submit: Submit):
@@ -57,13 +58,16 @@ class TlsContexts:
         self._wants_another = False
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._tried: dict[str, Source] = {}
-        """The source of the last attempt, by listener. The attempt is repeated when the source has changed."""
+        """Maps each listener to the source of its last context, even if building that failed.
+
+        A context is built again when its source has changed.
+        """
         for name, texts in tls_settings_of(config).items():
             self._tried[name] = Source(texts, marks_of(texts))
             self._contexts[name] = self._context_of(texts)
 
     def _context_of(self, texts: Mapping[str, str]) -> ssl.SSLContext:
-        """Build a context. Raise ConfigError also for a private key that every user may read."""
+        """Build a context. Raise ConfigError if a setting is not valid or every user may read a private key."""
         for name in KEY_FILES:
             path = texts.get(name)
             if path is not None and holds_private_key(path):
@@ -72,7 +76,7 @@ class TlsContexts:
         return server_context(dict(texts))
 
     def context(self, listener: str) -> ssl.SSLContext:
-        """Return the newest context of a listener, for a new connection."""
+        """Return the newest context of a listener. New connections use it."""
         return self._contexts[listener]
 
     def reload(self) -> None:
@@ -86,7 +90,7 @@ class TlsContexts:
             self._submit(job, self._adopt)
 
     def _adopt(self, results: Any) -> None:
-        """Adopt the contexts that the worker has built."""
+        """Use the contexts that the worker has built for new connections."""
         self._is_building = False
         if isinstance(results, BaseException):
             raise results
@@ -103,10 +107,11 @@ class TlsContexts:
             self.reload()
 
     def check(self, config: Config, given: Iterable[str]) -> Generator[object]:
-        """Build contexts for a configuration that is not in force yet, to check it.
+        """Check a configuration that is not in force yet: build its TLS contexts on the worker.
 
-        `given` has the names that a client sets. If a setting of TLS is among them, the files are read again, even if
-        they have the same names. Raise KafkaError INVALID_REQUEST if a context cannot be built.
+        `given` has the names of the settings that a client sets. If a TLS setting of a listener is among them, read its
+        files again, even if their paths have not changed. Raise KafkaError INVALID_REQUEST if a context cannot be
+        built.
         """
         names = tuple(given)
         wanted = {listener: texts for listener, texts in tls_settings_of(config).items() if listener in self._contexts
@@ -122,7 +127,7 @@ class TlsContexts:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, built.problem)
 
     def _build_changed(self, wanted: Mapping[str, Mapping[str, str]], tried: Mapping[str, Source]) -> dict[str, Built]:
-        """Build, on the worker, the contexts whose source differs from the one in `tried`."""
+        """Build the contexts whose source differs from the one in `tried`. The worker calls this."""
         built = {}
         for name, texts in wanted.items():
             source = Source(texts, marks_of(texts))     # marked before the files are read: no change is missed
@@ -146,7 +151,7 @@ def tls_settings_of(config: Config) -> dict[str, dict[str, str]]:
 
 
 def marks_of(texts: Mapping[str, str]) -> Marks:
-    """Return a mark for each file that exists, by which a change of its content is noticed."""
+    """Return a mark for each file that exists. A change of the file's content changes its mark."""
     marks = []
     for name, path in texts.items():
         if name.endswith(LOCATION):

@@ -1,4 +1,4 @@
-"""The bytes of a connection, as they pass through its socket."""
+"""The transport of a connection's bytes through its socket."""
 from libc.errno cimport errno
 from libc.string cimport memset
 from posix.unistd cimport close
@@ -19,7 +19,7 @@ cdef extern from '<sys/socket.h>' nogil:
 cdef class Transport:
     """A plain socket, which the Transport owns.
 
-    Each call returns the number of bytes, 0 at the end, or -errno for an error.
+    Each call returns the number of bytes moved, 0 if the peer has ended the connection, or -errno for an error.
     """
 
     def __cinit__(self):

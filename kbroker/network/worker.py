@@ -1,4 +1,4 @@
-"""Threads for blocking work: fdatasync, cold reads, compaction. They share no state with the loop."""
+"""Threads for blocking work: fdatasync, reads from the disk, compaction. They share no state with the loop."""
 from __future__ import annotations
 
 import threading
@@ -15,16 +15,17 @@ Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class Worker:
-    """Threads that run jobs in the order of `submit`; completions run on the loop.
+    """Threads that start jobs in the order of `submit`. The completions run on the loop.
 
-    A job should spend its time in system calls or in C code without the GIL. While a thread computes in Python, the
-    loop waits up to 5 ms for the GIL.
+    A job should spend its time in system calls or in C code without the GIL. While a thread runs Python code, the loop
+    waits up to 5 ms for the GIL.
     """
 
     def __init__(self, reactor: Reactor, threads: int = 1, name: str = 'worker'):
         self._reactor = reactor
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        # Daemon threads: a failure that bypasses `close` must end the process, and not leave it waiting for a queue.
+        # The threads are daemons: after a failure that bypasses `close`, the process must end, and not wait for their
+        # work.
         self._threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
                          for index in range(threads)]
         self._closed = False
@@ -33,9 +34,9 @@ class Worker:
             thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `job()` in a thread, then `done(result)` on the loop.
+        """Run `job()` in a thread, then call `done(result)` on the loop.
 
-        If the job raises an exception, the exception is the result.
+        If the job raises an exception, `result` is the exception.
         """
         if self._drops_jobs:
             return
@@ -46,7 +47,7 @@ class Worker:
     def close(self, *, drop_jobs: bool = False) -> None:
         """Finish the submitted jobs and join the threads. The last completions run in the next tick.
 
-        With `drop_jobs`, jobs that have not begun, and those submitted later, are never run.
+        If `drop_jobs` is true, do not run jobs that have not begun, nor jobs that are submitted later.
         """
         if self._closed:
             return
