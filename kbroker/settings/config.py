@@ -1,4 +1,4 @@
-"""The configuration in force, in layers: dynamic changes, then the operator's settings, then Kafka's defaults."""
+"""The configuration in force. It has three layers: dynamic changes, the operator's settings, and Kafka's defaults."""
 import fnmatch
 import functools
 import itertools
@@ -30,11 +30,11 @@ from kbroker.settings.table import (
 
 
 class Config:
-    """The values of all settings, each as an attribute: its dotted name with underscores.
+    """The values of all settings. Each is an attribute, named like the setting with `_` instead of `.`.
 
-    `given` holds the operator's settings. `cluster_wide` and `per_broker` are the BROKER configs of the metadata log,
-    for all brokers and for this one. The constructor raises ConfigError if a given name is unknown or a given value is
-    not valid. A dynamic value that is not valid is ignored with a warning, because it was accepted once and the broker
+    `given` holds the operator's settings. `cluster_wide` and `per_broker` are the BROKER configs in the metadata log,
+    for all brokers and for this broker. The constructor raises ConfigError if a given name is unknown or a given value
+    is not valid. An invalid dynamic value is ignored with a warning: it was valid when a client set it, and the broker
     must start.
     """
 
@@ -42,7 +42,7 @@ class Config:
                  per_broker: Mapping[str, str] | None = None):
         self.given = dict(given)
         self.warnings: list[str] = []
-        """Warnings for the operator, which do not prevent the start."""
+        """Warnings for the operator. They do not prevent the start."""
         static = self._parse_given()
         self._layers: list[tuple[Source, dict[str, Any]]] = [
             (Source.DYNAMIC_BROKER, self._known_dynamic(per_broker or {}, static)),
@@ -50,7 +50,7 @@ class Config:
             (Source.STATIC_BROKER, static),
         ]
         self._texts = [per_broker or {}, cluster_wide or {}, self.given]
-        """The texts of the values in each layer. They may contain names that a layer ignores."""
+        """The texts of the values, one mapping for each layer. A mapping may contain names that its layer ignores."""
         self._values = {name: self._resolve(name, setting) for name, setting in SETTINGS.items()}
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._values[name])
@@ -64,7 +64,10 @@ class Config:
         return self._values[name]
 
     def _parse_given(self) -> dict[str, Any]:
-        """Parse the plain settings, then the settings of listeners, whose names depend on `listeners`."""
+        """Parse the operator's settings: first the plain names, then the names with the prefix of a listener.
+
+        A prefixed name is valid only if the plain setting `listeners` names its listener.
+        """
         parsed: dict[str, Any] = {}
         for is_prefixed in (False, True):
             for name, text in self.given.items():
@@ -79,7 +82,7 @@ class Config:
         return parsed
 
     def _row(self, name: str, static: Mapping[str, Any]) -> Setting | None:
-        """Return the row of a setting. For a setting without effect, add a warning and return None.
+        """Return the row of a setting. If the setting has no effect, add a warning and return None.
 
         Raise ConfigError for an unknown name.
         """
@@ -110,9 +113,9 @@ class Config:
         return parsed
 
     def _sources(self, name: str, setting: Setting) -> Iterator[tuple[str, Any, Source, int]]:
-        """Yield (name, value, source, factor) of each source that sets this setting, the strongest first.
+        """Yield (name, value, source, factor) for each source that sets this setting, the strongest first.
 
-        `name` is the name of the setting, which may have a prefix.
+        `name` may have the prefix of a listener. A value times its factor is in the unit of `setting`.
         """
         for source, values in self._layers:
             if name in values:
@@ -130,16 +133,16 @@ class Config:
 
     def _resolve(self, name: str, setting: Setting) -> Any:
         for _, value, _, factor in self._sources(name, setting):
-            # -1 means "no limit" in every unit.
+            # -1 means "no limit" in every unit, so it is not converted.
             return value if factor == 1 or value < 0 else value * factor
         return None
 
     def is_set(self, name: str) -> bool:
-        """Return whether the operator or a change at run time set this name, which may have a prefix."""
+        """Return whether the operator or a dynamic change set this name, which may have a prefix."""
         return any(name in values for _, values in self._layers)
 
     def value_of(self, name: str) -> Any:
-        """Return the value under a name that `is_set`."""
+        """Return the strongest value under this name. The caller has checked that the name `is_set`."""
         return next(values[name] for _, values in self._layers if name in values)
 
     def _check_relations(self) -> None:
@@ -170,29 +173,29 @@ class Config:
 
     @property
     def listener_names(self) -> dict[str, bool]:
-        """The names of listeners in the settings, in lower case, each with whether the listener is bound."""
+        """Maps each listener name in the settings, in lower case, to whether that listener is bound."""
         return listener_names(self._values)
 
     def for_listener(self, name: str) -> ListenerConfig:
-        """Return the settings in force for a bound listener."""
+        """Return the settings in force for the bound listener `name`."""
         listener = next(listener for listener in self.bound_listeners if listener.name == name.upper())
         return ListenerConfig(self, listener)
 
     @property
     def log_directory(self) -> str:
-        """The broker's only log directory, which holds all data."""
+        """The log directory. kbroker has only one, and it holds all data."""
         return str(self['log.dirs'][0])
 
     @property
     def bound_listeners(self) -> list[Listener]:
-        """The addresses to bind. The controller's listeners are not among them."""
+        """The addresses to bind. They exclude the controller's listeners."""
         return self._listeners('listeners')
 
     @property
     def advertised(self) -> list[Listener]:
-        """The addresses for clients. Port 0 means the bound port; an empty host means this machine's name.
+        """The addresses that the broker reports to clients. Port 0 means the bound port.
 
-        `addresses_for_clients` resolves the name.
+        An empty host means the name of this machine, which `addresses_for_clients` looks up.
         """
         listeners = self._listeners('listeners' if self['advertised.listeners'] is None else 'advertised.listeners')
         if self['advertised.listeners'] is not None:
@@ -220,15 +223,22 @@ class Config:
         return found
 
     def with_changes(self, *, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> 'Config':
-        """Return this configuration with its dynamic configs replaced by these, which must be complete."""
+        """Return a configuration with the same operator's settings and these dynamic configs.
+
+        The arguments replace all dynamic configs, so they must be complete.
+        """
         return Config(self.given, cluster_wide=cluster_wide, per_broker=per_broker)
 
     def adopt(self, other: 'Config') -> None:
-        """Replace every value by `other`'s, in place, so that each holder of this object sees the new values."""
+        """Replace every value by the one of `other`, in place, so that each holder of this object sees the new values.
+        """
         self.__dict__.update(other.__dict__)
 
     def describe(self) -> list[ConfigEntry]:
-        """Return the broker's entries for DescribeConfigs. Settings of single listeners are listed if they are set."""
+        """Return the broker's entries for DescribeConfigs.
+
+        A setting of a single listener has an entry only if it is set.
+        """
         prefixed = sorted({name for _, values in self._layers for name in values if name not in SETTINGS})
         return [*(self._entry(name, setting) for name, setting in SETTINGS.items() if not setting.internal),
                 *(self._entry(name, find_setting(name, self.listener_names)) for name in prefixed)]
@@ -240,9 +250,9 @@ class Config:
         return ConfigEntry(name, value, source, setting.type, setting.update is Update.READ_ONLY, setting.doc, synonyms)
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Return the sources of the setting, the strongest first, each with its text as written.
+        """Return the sources of a setting, the strongest first, each with the text that its source contains.
 
-        Like Kafka, omit sources under other names that are stronger than the first source under this name.
+        Like Kafka, omit the sources under other names that precede the first source under the name itself.
         """
         return self._synonyms(name, SETTINGS[name])
 
@@ -254,14 +264,14 @@ class Config:
         return list(itertools.dropwhile(lambda synonym: synonym.name != name, found))
 
     def _written(self, names: Iterable[str], setting: Setting) -> Iterator[Synonym]:
-        """Yield the sources that set one of the names, the strongest first."""
+        """Yield the sources that set one of the names, the strongest first. Defaults are not included."""
         for (source, values), texts in zip(self._layers, self._texts, strict=True):
             for name in names:
                 if name in values:
                     yield Synonym(name, None if setting.type is Type.PASSWORD else texts[name], source)
 
     def strongest(self, name: str) -> tuple[str | None, Source]:
-        """Return the text and the source of a setting's strongest source. The text is in the unit of the setting."""
+        """Return (text, source) of the strongest source of a setting. The text is in the setting's own unit."""
         setting = SETTINGS[name]
         for found in self._written(later_names()[name], setting):
             is_in_its_unit = dict(setting.fallbacks).get(found.name, 1) == 1
@@ -271,10 +281,10 @@ class Config:
 
 @functools.cache
 def later_names() -> dict[str, tuple[str, ...]]:
-    """Return for each setting the names that may set it, the strongest first.
+    """Map each setting to the names that may set it, the strongest first: hours may set a value in minutes.
 
-    Like Kafka, give further names only to settings that may change at run time: minutes may be set in hours. Only
-    descriptions need the result, so a start does not compute it.
+    Like Kafka, give several names only to settings that may change at run time. Only descriptions need the result, so
+    it is not computed at the start.
     """
     found: dict[str, tuple[str, ...]] = {}
     for setting in SETTINGS.values():
@@ -286,11 +296,11 @@ def later_names() -> dict[str, tuple[str, ...]]:
 
 
 class IgnoredSettingError(ConfigError):
-    """Kafka's setting has no effect in kbroker. The message gives the reason."""
+    """Raised for a setting of Kafka that has no effect in kbroker. The message gives the reason."""
 
 
 def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether a listener is bound, by its name in lower case, for each listener that the settings name."""
+    """Map the name of each listener that the settings mention, in lower case, to whether that listener is bound."""
     def value(name: str) -> Any:
         return values[name] if name in values else SETTINGS[name].default
 
@@ -301,9 +311,9 @@ def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
-    """Return the row of a name that may have a prefix. `listeners` is a result of `listener_names`.
+    """Return the row of the setting `name`, which may have a prefix. `listeners` is a result of `listener_names`.
 
-    Raise IgnoredSettingError if the setting has no effect, ConfigError if the name is unknown or cannot be honoured.
+    Raise IgnoredSettingError if the setting has no effect, ConfigError if it is unknown or cannot be honoured.
     """
     scoped = split_name(name, listeners) if name.startswith(PREFIX) else None
     setting = SETTINGS.get(name) if scoped is None else row_of(scoped)
@@ -335,8 +345,8 @@ def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
 def validate_broker_configs(config: Config, changes: Mapping[str, str | None], *, per_broker: bool) -> None:
     """Check dynamic configs that a client wants to set. The value None removes a config.
 
-    Raise KafkaError INVALID_CONFIG for an unknown name. Like Kafka for brokers, raise INVALID_REQUEST if the setting
-    cannot be changed this way, or the value is not valid.
+    Raise KafkaError INVALID_CONFIG for an unknown name. Like Kafka for brokers, raise INVALID_REQUEST if a value is not
+    valid or its setting cannot be changed this way.
     """
     for name, text in changes.items():
         try:

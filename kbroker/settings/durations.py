@@ -1,4 +1,4 @@
-"""Durations and times as texts: Java's `PnDTnHnMn.nS`, a number with a unit such as `15m`, and ISO 8601 times."""
+"""Parsers of durations and times: Java's `PnDTnHnMn.nS`, a number with a unit such as `15m`, and ISO 8601 times."""
 import re
 
 JAVA = (
@@ -9,7 +9,7 @@ UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd':
 
 
 def java_duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raise ValueError for any other text."""
+    """Return a duration in Java's form `PnDTnHnMn.nS` in milliseconds. Raise ValueError for any other text."""
     match = re.fullmatch(JAVA, text, re.ASCII | re.IGNORECASE)
     if match is None or text.upper().endswith(('P', 'T')):
         raise ValueError('a duration as PnDTnHnMn.nS')
@@ -25,7 +25,7 @@ def java_duration_ms(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of a number with a unit: `15m`, `30 s`, `100ms`.
+    """Return a number with a unit, such as `15m`, `30 s` or `100ms`, in milliseconds.
 
     Raise ValueError, without a message, for any other text.
     """
@@ -36,7 +36,10 @@ def duration_ms(text: str) -> int:
 
 
 def time_ms(text: str) -> int:
-    """Return an ISO 8601 time in milliseconds since the epoch, UTC unless it names an offset. Raise ValueError."""
+    """Return an ISO 8601 time in milliseconds since the epoch. A time without an offset is in UTC.
+
+    Raise ValueError for any other text.
+    """
     from datetime import UTC, datetime  # slow to import
 
     moment = datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""Settings as clients see them: the entries of DescribeConfigs, with their sources, and the check of a new value."""
+"""Settings as clients see them: the entries and sources of DescribeConfigs, and the check of a new value."""
 import enum
 from typing import Any
 
@@ -8,7 +8,7 @@ from kbroker.settings.rows import Setting, Type
 
 
 class Source(enum.IntEnum):
-    """The origin of a value; the numbers are DescribeConfigs' `ConfigSource`."""
+    """The source of a value. The numbers are those of `ConfigSource` in DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -20,7 +20,7 @@ class Source(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One source that sets a value, or would set it if no stronger source did."""
+    """A source that sets a value, or that would set it if no stronger source did."""
 
     name: str
     value: str | None
@@ -29,7 +29,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as DescribeConfigs returns it. `value` is None for an unset setting and for a password."""
+    """The entry of a setting in DescribeConfigs. `value` is None for an unset setting and for a password."""
 
     name: str
     value: str | None
@@ -45,12 +45,12 @@ class ConfigEntry:
 
 
 def quoted(setting: Setting, text: str) -> str:
-    """Return a text quoted for a message. The text of a password is hidden."""
+    """Return a text in quotes for an error message. For a password, return a text that hides it."""
     return 'a hidden value' if setting.type is Type.PASSWORD else repr(text)
 
 
 def shown(setting: Setting, value: Any) -> str | None:
-    """Return a value as DescribeConfigs returns it: None for a password and for an unset value."""
+    """Return the text of a value in DescribeConfigs: None for a password and for an unset value."""
     return None if setting.type is Type.PASSWORD else setting.text(value)
 
 

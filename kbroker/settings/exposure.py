@@ -1,4 +1,4 @@
-"""The addresses at which other machines reach the broker, and warnings about them.
+"""The addresses that the broker reports to clients, and warnings about listeners that other machines reach.
 
 The functions may wait for the resolver.
 """
@@ -12,9 +12,9 @@ from kbroker.settings.listeners import Listener
 
 
 def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
-    """Return the addresses for clients, with this machine's name for an empty host, and warnings for the operator.
+    """Return (addresses for clients, warnings for the operator). An empty host becomes this machine's name.
 
-    Raises ConfigError if the name is needed and does not resolve. May wait for the resolver.
+    Raise ConfigError if that name is needed and does not resolve. The function may wait for the resolver.
     """
     listeners = config.advertised
     unnamed = [listener for listener in listeners if not listener.host]
@@ -38,7 +38,7 @@ def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether no other machine reaches a listener at `host`. An empty host means every interface."""
+    """Return whether only this machine reaches a listener at `host`. An empty host means every interface."""
     try:
         return ipaddress.ip_address(host or '0.0.0.0').is_loopback
     except ValueError:
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
 def check_exposure(config: Config) -> list[str]:
     """Return warnings about listeners that other machines reach.
 
-    Raises ConfigError if clients of such a listener do not authenticate and `kbroker.allow.insecure.listener` is false.
+    Raise ConfigError if clients of such a listener do not authenticate and `kbroker.allow.insecure.listener` is false.
     """
     warnings = []
     exposed = [listener for listener in config.bound_listeners if not is_loopback(listener.host)]

@@ -1,4 +1,4 @@
-"""The modes of files with secrets, and of the files that the broker writes."""
+"""Checks of the permissions of files with secrets and of the log directory."""
 from __future__ import annotations
 
 import os
@@ -16,11 +16,14 @@ PRIVATE_KEY = b'PRIVATE KEY-----'
 
 OTHERS = (stat.S_IROTH, stat.S_IXOTH)
 GROUP = (stat.S_IRGRP, stat.S_IXGRP | stat.S_IXOTH)
-"""The mode bits that let every user read a file, and those that let every user pass a directory above it."""
+"""Two mode bits each for all users (OTHERS) and for the group or all users (GROUP).
+
+The first lets them read a file. The second lets them pass through a directory above the file.
+"""
 
 
 def holds_secrets(names: Iterable[str]) -> bool:
-    """Return whether one of these settings is a password, perhaps with the prefix of a listener."""
+    """Return whether one of these names is the name of a password. The name may have the prefix of a listener."""
     return any(name == secret or name.endswith(f'.{secret}') for name in names for secret in SECRET_NAMES)
 
 
@@ -29,10 +32,10 @@ def holds_private_key(path: str) -> bool:
 
 
 def check_secret_file(path: str, what: str, is_allowed: bool) -> list[str]:
-    """Return warnings about the mode of a file with secrets. `what` names the secrets.
+    """Return warnings about the mode of the file at `path`. `what` names its secrets in messages.
 
-    Raises ConfigError if every user may read it, unless that `is_allowed`. A directory above that other users cannot
-    enter protects the file, whatever the file's mode.
+    If every user may read the file, raise ConfigError, or return a warning if `is_allowed`. A file is safe, whatever
+    its mode, if other users cannot enter one of the directories above it.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if _is_readable(path, mode, OTHERS):
@@ -52,7 +55,7 @@ def _is_readable(path: str, mode: int, bits: tuple[int, int]) -> bool:
 
 
 def check_data_directory(path: str) -> list[str]:
-    """Return a warning if every user may enter the log directory: its metadata log holds keys and passwords."""
+    """Return a warning if every user may enter the log directory. Its metadata log contains keys and passwords."""
     if not os.path.isdir(path) or not os.stat(path).st_mode & stat.S_IXOTH:
         return []
     if not all(parent.stat().st_mode & stat.S_IXOTH for parent in Path(path).resolve().parents):

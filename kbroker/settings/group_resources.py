@@ -1,4 +1,4 @@
-"""The configs of GROUP resources: validation of changes, and their description with the broker's defaults."""
+"""The configs of GROUP resources: the check of changes, and the entries for DescribeConfigs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from kbroker.settings.rows import CLOSE
 
 
 def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> Any:
-    """Return the group's value of a setting within the bounds of the broker, or else the broker's value.
+    """Return the value of a setting that is in force for a group.
 
-    An override that is not valid is ignored, because it was already in the metadata log.
+    It is the group's override, limited by the bounds of the broker, or else the broker's value. An invalid override is
+    ignored: it was valid when a client set it.
     """
     text = overrides.get(setting.row.name)
     if text is None:
@@ -31,12 +32,12 @@ def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str
 
 
 def default(config: Config, setting: GroupSetting) -> Any:
-    """Return the value in force for a group that does not set it."""
+    """Return the value in force for a group without an override."""
     return setting.row.default if setting.broker_name is None else config[setting.broker_name]
 
 
 def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None:
-    """Check the complete overrides of a group. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
+    """Check all overrides of a group. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
     values = {}
     for name, text in overrides.items():
         setting = GROUP_SETTINGS.get(name)
@@ -63,7 +64,7 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
 
 
 def describe_group(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return a group's entries for DescribeConfigs."""
+    """Return the entries of a group for DescribeConfigs."""
     return [_entry(config, setting, overrides) for setting in GROUP_SETTINGS.values()]
 
 

@@ -1,7 +1,7 @@
-"""The settings of consumer, share and streams groups. Some are the broker's, some belong to a GROUP resource.
+"""The settings of consumer, share and streams groups. Some are settings of the broker, some of a GROUP resource.
 
-If the broker has a setting `group.NAME`, it is the default of the setting `NAME` of a GROUP resource. Other settings of
-the broker may bound the value in force: `GroupSetting.least` and `GroupSetting.most` name them.
+If the broker has a setting `group.NAME`, it is the default of the setting `NAME` of a GROUP resource. Further settings
+of the broker may bound the value in force: `GroupSetting.least` and `GroupSetting.most` contain their names.
 """
 import itertools
 
@@ -19,7 +19,7 @@ from kbroker.settings.rows import (
 )
 
 GROUP_KINDS = ('consumer', 'share', 'streams')
-"""The kinds of groups whose assignments the broker computes."""
+"""The kinds of groups for which the broker computes the assignments."""
 
 REBALANCE_PROTOCOLS = ('consumer', 'classic', 'share', 'streams')
 MIGRATION_POLICIES = ('disabled', 'downgrade', 'upgrade', 'bidirectional')
@@ -51,9 +51,9 @@ OFFSET_RESET = Rule(_is_offset_reset, 'latest, earliest, or by_duration:PnDTnHnM
 
 
 def _timing(kind: str, members: str) -> tuple[Setting, ...]:
-    """Return the rows that every kind of group has, for one kind.
+    """Return the rows for `kind`. Every kind of group has a row for each of these settings.
 
-    `members` names the members of a group of this kind.
+    `members` is the word for the members of such a group in the descriptions.
     """
     return (
         int_row(f'group.{kind}.session.timeout.ms', 45000,
@@ -147,11 +147,11 @@ _BROKER_ROWS = {row.name: row for row in MODERN_GROUPS}
 
 @dataclass(frozen=True, slots=True)
 class GroupSetting:
-    """A setting of a GROUP resource, and the broker's settings that it depends on."""
+    """A setting of a GROUP resource, with the names of the broker's settings that it depends on."""
 
     row: Setting
     broker_name: str | None
-    """The name of the broker's setting that holds the default; None without one."""
+    """The name of the broker's setting that is the default, or None if there is none."""
     least: str | None = None
     most: str | None = None
 
@@ -183,7 +183,7 @@ GROUP_SETTINGS: dict[str, GroupSetting] = {setting.row.name: setting for setting
     _with_default_of_the_broker('streams.num.standby.replicas', None, 'group.streams.max.standby.replicas'),
     _with_default_of_the_broker('streams.initial.rebalance.delay.ms', None, None),
 )}
-"""The settings of a GROUP resource by name."""
+"""Maps the name of a setting of a GROUP resource to the setting."""
 
 
 def _relations() -> tuple[tuple[str, str], ...]:
@@ -195,9 +195,9 @@ def _relations() -> tuple[tuple[str, str], ...]:
 
 
 AT_MOST = _relations()
-"""Pairs of the broker's settings. The first of a pair may not exceed the second."""
+"""Pairs of the broker's settings. The first value of a pair must not exceed the second."""
 LESS_THAN = tuple((f'{kind}.heartbeat.interval.ms', f'{kind}.session.timeout.ms') for kind in GROUP_KINDS)
-"""Pairs of settings of a GROUP resource.
+"""Pairs of settings of a GROUP resource. The first value of a pair must be less than the second.
 
-The first of a pair must be less than the second. The same holds for the broker's settings of these names.
+The same applies to the broker's settings, whose names begin with `group.`.
 """

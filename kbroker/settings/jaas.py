@@ -1,16 +1,16 @@
-"""JAAS, the language of `sasl.jaas.config`: one login module with its options.
+"""A parser of JAAS, the language of `sasl.jaas.config`. A text is one login module with its options:
 
     org.example.SomeLoginModule required username="alice" password="...";
 
-Kafka reads it with Java's `StreamTokenizer`, and so does this module:
+Kafka reads it with Java's `StreamTokenizer`. This module follows the same rules:
 
-* A word consists of letters, digits, `.`, `-`, `_`, `$` and every character from U+00A0 on. It does not begin with a
-  digit, `.` or `-`: Java reads a number there.
-* `"` and `'` quote any text within one line. A backslash introduces `\\a \\b \\f \\n \\r \\t \\v`, an octal code of up
-  to three digits, or the next character itself.
+* A word consists of letters, digits, `.`, `-`, `_`, `$` and characters of U+00A0 and above. It does not begin with a
+  digit, `.` or `-`, because there Java reads a number.
+* `"` and `'` quote any text within one line. A backslash begins one of the escapes `\\a \\b \\f \\n \\r \\t \\v`, or an
+  octal code of up to three digits. Before any other character, it is removed.
 * `//` and `/* */` are comments. A single `/` outside quotes comments out the rest of its line, too.
 
-Values are secrets, so errors contain positions, but no part of the text.
+The values are secrets. So errors contain positions, but no part of the text.
 """
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OCTAL = '01234567'
 
 
 class JaasError(ValueError):
-    """The text is not one login module.
+    """Raised if the text is not exactly one login module.
 
-    The message names the position, the kind of token found and the one expected.
+    The message has the position, the kind of token found and the kind expected.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """One login module: its class name, its flag in lower case, and its options, which contain secrets."""
+    """A login module: its class name, its flag in lower case, and its options, which contain secrets."""
 
     name: str
     flag: str
@@ -40,12 +40,12 @@ class LoginModule:
 
     @property
     def short_name(self) -> str:
-        """The class name without its package."""
+        """The class name without the package."""
         return self.name.rpartition('.')[2]
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Parse `MODULE FLAG (KEY=VALUE)* ;`. If a key is repeated, its last value counts, as in Java.
+    """Parse `MODULE FLAG (KEY=VALUE)* ;`. If a key occurs twice, its last value counts, as in Java.
 
     Raise JaasError for any other text.
     """
@@ -76,7 +76,7 @@ TEXTS = (WORD, QUOTED)
 
 class _Token(NamedTuple):
     kind: str
-    """The kind of the token: END, WORD, QUOTED, NUMBER, or the character itself."""
+    """A token. `kind` is END, WORD, QUOTED or NUMBER; for any other character, it is the character itself."""
     text: str
     position: int
 
@@ -100,7 +100,7 @@ class _Reader:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """Yield the tokens of the text, then END in every further step."""
+    """Yield the tokens of the text, then END without limit."""
     at = 0
     while at < len(text):
         start, character = at, text[at]
@@ -154,7 +154,7 @@ def _after_comment(text: str, at: int) -> int:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """Return the text in the quotes that open at `start`, and the position after them."""
+    """Return the text in the quotes that open at index `start`, and the index after the closing quote."""
     quote, at = text[start], start + 1
     parts: list[str] = []
     while at < len(text) and text[at] not in '\r\n':
@@ -172,12 +172,12 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
 
 
 def _escaped(text: str, at: int) -> tuple[str, int]:
-    """Return the character that the escape at `at` stands for, and the position after the escape."""
+    """Return the character of an escape, and the index after the escape. `at` is the index after the backslash."""
     first = text[at]
     if first not in OCTAL:
         return ESCAPES.get(first, first), at + 1
     end = at + 1
-    # An octal code has three digits only if its value is below 256.
+    # An octal code has three digits only if the first is at most 3. Its value is then below 256.
     while end < len(text) and text[end] in OCTAL and end - at < (3 if first <= '3' else 2):
         end += 1
     return chr(int(text[at:end], 8)), end

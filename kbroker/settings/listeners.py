@@ -5,8 +5,8 @@ The names of these settings have a prefix:
     listener.name.LISTENER.SETTING
     listener.name.LISTENER.MECHANISM.SETTING
 
-LISTENER and MECHANISM are written in lower case. The most precise name wins: first the name with the mechanism, then
-the one with the listener, then the plain name.
+LISTENER and MECHANISM are in lower case. The name with the mechanism is stronger than the name with only the listener,
+which is stronger than the plain name.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kbroker.settings.table import KERBEROS, SASL_MECHANISMS, SETTINGS
 
 PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}
-"""The security protocols of listeners, with their numbers in the metadata log."""
+"""Maps each security protocol of listeners to its number in the metadata log."""
 ONLY_PREFIXED = {'ssl.client.auth': ('SASL_SSL',)}
-"""The settings whose plain form has no effect on listeners of these protocols, as in Kafka."""
+"""Maps each of some settings to the protocols whose listeners ignore its plain name, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address to bind or to advertise to clients; an empty host means every interface."""
+    """An address to bind or to report to clients. An empty host means every interface."""
 
     name: str
     host: str
@@ -36,7 +36,7 @@ class Listener:
 
     @property
     def has_login(self) -> bool:
-        """True if clients log in by SASL."""
+        """True if clients log in with SASL."""
         return self.protocol.startswith('SASL_')
 
     @property
@@ -49,7 +49,7 @@ class Listener:
 
 
 def parse_listener(setting: str, text: str) -> Listener:
-    """Parse `NAME://HOST:PORT`, an element of `setting`. Raise ConfigError for any other text."""
+    """Parse `NAME://HOST:PORT`, an element of the list `setting`. Raise ConfigError for any other text."""
     name, separator, address = text.partition('://')
     host, colon, port = address.rpartition(':')
     bracketed = host.startswith('[') and host.endswith(']')
@@ -61,7 +61,10 @@ def parse_listener(setting: str, text: str) -> Listener:
 
 @dataclass(frozen=True, slots=True)
 class ScopedName:
-    """The parts of a prefixed name. `listener` and `mechanism` are in lower case. `mechanism` may be ''."""
+    """The parts of a prefixed name. `listener` and `mechanism` are in lower case.
+
+    `mechanism` is '' if the name has none.
+    """
 
     listener: str
     mechanism: str
@@ -72,7 +75,10 @@ class ScopedName:
 
 
 def split_name(name: str, listeners: Iterable[str]) -> ScopedName | None:
-    """Return the parts of a prefixed name, or None if it names no listener of `listeners`, which are in lower case."""
+    """Return the parts of a prefixed name, or None if its listener is not one of `listeners`.
+
+    The names in `listeners` are in lower case.
+    """
     rest = name.removeprefix(PREFIX)
     for listener in sorted(listeners, key=len, reverse=True):
         if rest.startswith(f'{listener}.'):
@@ -85,7 +91,7 @@ def split_name(name: str, listeners: Iterable[str]) -> ScopedName | None:
 
 
 def row_of(scoped: ScopedName) -> Setting | None:
-    """Return the row of a setting that may have this prefix, or None if no setting may have it."""
+    """Return the row of the setting in `scoped`, or None if no setting has this name or it may not have this prefix."""
     row = SETTINGS.get(scoped.setting)
     if row is None or row.scope not in (
             (Scope.MECHANISM, Scope.ONLY_MECHANISM) if scoped.mechanism else (Scope.LISTENER, Scope.MECHANISM)):
@@ -94,7 +100,7 @@ def row_of(scoped: ScopedName) -> Setting | None:
 
 
 def listener_setting_names() -> Iterator[str]:
-    """Yield every name that may follow the prefix of a listener."""
+    """Yield every name that may follow the prefix `listener.name.LISTENER.`."""
     for row in SETTINGS.values():
         if row.scope in (Scope.LISTENER, Scope.MECHANISM):
             yield row.name
@@ -103,9 +109,9 @@ def listener_setting_names() -> Iterator[str]:
 
 
 def names_in_force(listener: str, protocol: str, mechanism: str, row: Setting) -> list[str]:
-    """Return the names that set a setting of a listener, the strongest first.
+    """Return the names under which `row` may be set for a listener, the strongest first.
 
-    Unless `mechanism` is '', they set it for this mechanism of the listener.
+    If `mechanism` is not '', include the names for this mechanism.
     """
     names = []
     if mechanism and row.scope in (Scope.MECHANISM, Scope.ONLY_MECHANISM):
@@ -118,17 +124,17 @@ def names_in_force(listener: str, protocol: str, mechanism: str, row: Setting) -
 
 
 class NamedValues(Protocol):
-    """The values of settings by full name, which may have the prefix of a listener."""
+    """The values of settings by their full names, which may have the prefix of a listener."""
 
     def is_set(self, name: str) -> bool:
-        """Return whether a source other than the default sets this name."""
+        """Return whether the operator or a dynamic change set this name."""
 
     def value_of(self, name: str) -> Any:
-        """Return the value under a name that `is_set`."""
+        """Return the value under this name. The caller has checked that the name `is_set`."""
 
 
 class ListenerConfig:
-    """The settings in force for one listener, or for one SASL mechanism of it, by their plain names."""
+    """The settings in force for one listener, or for one of its SASL mechanisms, by their plain names."""
 
     def __init__(self, config: NamedValues, listener: Listener, mechanism: str = ''):
         self.listener = listener
@@ -140,23 +146,26 @@ class ListenerConfig:
         return ListenerConfig(self._config, self.listener, mechanism)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of the setting with this plain name."""
+        """Return the value in force of the setting with this plain name."""
         given = self._given(SETTINGS[name])
         if given is not None:
             return self._config.value_of(given)
         return SETTINGS[name].default
 
     def name_of(self, name: str) -> str:
-        """Return the name that sets a setting, or the name to suggest if none does. Error messages use it."""
+        """Return the full name that sets a setting. If none does, return the strongest name that could.
+
+        Error messages use the result.
+        """
         setting = SETTINGS[name]
         return self._given(setting) or self._names(setting)[0]
 
     def is_set(self, name: str) -> bool:
-        """Return whether a source other than the default sets a setting."""
+        """Return whether the operator or a dynamic change set the setting with this plain name."""
         return self._given(SETTINGS[name]) is not None
 
     def texts(self, prefix: str) -> dict[str, str]:
-        """Return the texts of the settings that are set and whose plain names start with `prefix`."""
+        """Return {plain name: text} for the settings that are set and whose plain names start with `prefix`."""
         found = {}
         for name, setting in SETTINGS.items():
             if name.startswith(prefix) and (given := self._given(setting)) is not None:

@@ -1,7 +1,7 @@
-"""Options whose values are texts: the settings of clients and the options of programs, and parsers of usual forms.
+"""Options with text values: the settings of clients and the options of programs. Parsers of common value types.
 
-A parser returns the value of a text, or raises ValueError with the expected form. `rows` has the settings of the
-broker, whose parsers follow from their types.
+A parser returns the value of a text, or raises ValueError whose message is the expected form. The settings of the
+broker are in `rows`, and their types determine their parsers.
 """
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kbroker.settings.tls import bad_setting
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting of a client or an option of a program."""
+    """A setting of a client, or an option of a program."""
 
     name: str
     parse: Callable[[str], Any]
     default: Any
-    """The value of an option that is not given."""
+    """The value if the option is not given."""
 
     def value_of(self, text: str, name: str = '', refusal: Callable[[str, str], ConfigError] = bad_setting) -> Any:
-        """Return the value of a text that was given under `name`, by default the option's own name.
+        """Return the value of a text that was given under `name`. An empty `name` means the option's own name.
 
-        Raise the error that `refusal` makes of the name and the problem if the text is not valid.
+        If the text is not valid, raise `refusal(name, problem)`.
         """
         try:
             return self.parse(text)
@@ -35,7 +35,10 @@ class Option:
 
 
 def choice(*words: str) -> Callable[[str], str]:
-    """Return the parser of one of these words, in any case of letters. The value has the case of the word here."""
+    """Return a parser that accepts one of these words, in upper or lower case.
+
+    The parser returns the word in the case of `words`.
+    """
     def parse(text: str) -> str:
         for word in words:
             if text.lower() == word.lower():
@@ -45,9 +48,9 @@ def choice(*words: str) -> Callable[[str], str]:
 
 
 def whole_number(least: int, most: int, noun: str = 'a whole number') -> Callable[[str], int]:
-    """Return the parser of a number in these bounds. `noun` names the number in the expected form."""
+    """Return a parser of whole numbers from `least` to `most`. Its error messages call the number `noun`."""
     def parse(text: str) -> int:
-        # int() accepts 1_000 and other scripts' digits; Kafka does not.
+        # int() also accepts 1_000 and the digits of other scripts. Kafka does not.
         if not re.fullmatch(r'[+-]?[0-9]{1,19}', text) or not least <= int(text) <= most:
             raise ValueError(f'{noun} from {least} to {most}')
         return int(text)

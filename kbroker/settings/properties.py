@@ -10,14 +10,14 @@ BLANKS = ' \t\f'
 
 
 MOST_TEXT_BYTES = 16 << 20
-"""The most bytes of a text from a user: settings, or a plan of offsets."""
+"""The most bytes of a text that a user supplies: a settings file, or a plan of offsets."""
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a user's file, or of a pipe.
+    """Return the text of a user's file or pipe.
 
-    Raise ValueError if it is not UTF-8. Raise OSError if it cannot be read or exceeds MOST_TEXT_BYTES: a sparse file or
-    a device may have more bytes than the memory.
+    Raise ValueError if the text is not UTF-8. Raise OSError if it cannot be read or exceeds MOST_TEXT_BYTES: a sparse
+    file or a device may be larger than the memory.
     """
     with path.open('rb') as file:
         content = file.read(MOST_TEXT_BYTES + 1)
@@ -28,12 +28,14 @@ def read_text(path: Path) -> str:
 
 
 def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the settings of a properties file, and a warning for each name that occurs twice (the last one wins).
+    """Return the settings of a properties file, and a warning for each name that occurs twice. The last value counts.
 
-    `#` and `!` open comment lines. A line that ends in an odd number of backslashes continues on the next one, whose
-    leading blanks are dropped. `=`, `:` or blanks separate name and value. `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f` are
-    characters; any other character after a backslash is a literal. Raise ValueError, which names the line, for a bad
-    escape.
+    - Lines that begin with `#` or `!` are comments.
+    - A line that ends in an odd number of backslashes continues on the next line, whose leading blanks are dropped.
+    - `=`, `:` or blanks separate the name and the value.
+    - `\\uXXXX`, `\\t`, `\\n`, `\\r` and `\\f` are escapes. A backslash before any other character is removed.
+
+    Raise ValueError, which contains the line number, for a bad escape.
     """
     found: dict[str, str] = {}
     warnings = []
@@ -50,7 +52,7 @@ def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, text) of each logical line: continuations are joined, comments and blank lines
+    """Yield (number of the first line, text) of each logical line: continued lines are joined, comments and blank lines
     omitted.
     """
     started_at = 0
@@ -72,7 +74,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Return (name, value), both still escaped."""
+    """Split a logical line into (name, value), both still escaped."""
     position = 0
     while position < len(line) and line[position] not in '=:' + BLANKS:
         position += 2 if line[position] == '\\' else 1
@@ -92,5 +94,5 @@ def _unescape(text: str) -> str:
         return chr(int(code[1:], 16))
 
     unescaped = re.sub(r'\\(u[0-9a-fA-F]{4}|.)', character, text)
-    # Java writes a character above U+FFFF as a pair of \u escapes.
+    # Java writes a character above U+FFFF as a pair of \u escapes, which this decodes to one character.
     return unescaped.encode('utf-16', 'surrogatepass').decode('utf-16')

@@ -1,4 +1,4 @@
-"""The form of a setting: its type, its parser, its bounds, and its scope."""
+"""The row of a setting: its type, parser, bounds and scope."""
 import enum
 import math
 import re
@@ -10,13 +10,13 @@ from kbroker.base.lean_dataclasses import dataclass
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 MIN_SEGMENT_BYTES = 1_048_576
-"""The least segment.bytes of a topic (KIP-1030), also of internal topics."""
+"""The least segment.bytes of a topic (KIP-1030). It applies to internal topics, too."""
 CLOSE = 0.7
-"""The similarity, from 0 to 1, from which a setting is suggested for an unknown name."""
+"""The least similarity, from 0 to 1, at which an error message suggests a setting for an unknown name."""
 
 
 class Type(enum.IntEnum):
-    """The type of a value; the numbers are DescribeConfigs' `ConfigType`."""
+    """The type of a value. The numbers are those of `ConfigType` in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -37,9 +37,9 @@ class Update(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """The parts of the broker for which a setting may be set, by the prefix of its name.
+    """The parts of the broker for which a setting may be set separately. A prefix of its name selects the part.
 
-    `listeners` has the prefixes.
+    `listeners` documents the prefixes.
     """
 
     BROKER = 'the broker'
@@ -53,9 +53,9 @@ INTEGER_BOUNDS = {Type.INT: (-2**31, INT_MAX), Type.LONG: (-2**63, LONG_MAX)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A constraint that neither bounds nor a list of values can express, and its wording for error messages.
+    """A constraint that bounds and a list of values cannot express, and its wording for error messages.
 
-    `holds(value)` may raise ValueError with a more precise wording.
+    `holds(value)` may raise ValueError with a more precise message.
     """
 
     holds: Callable[[Any], bool]
@@ -64,10 +64,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of the broker or of a topic.
+    """A setting of the broker or of a topic.
 
-    `fallbacks` are the settings to use, in order, when this setting is not set, each with the factor that converts its
-    unit to this setting's unit. `topic_name` is the topic-level setting whose default this setting is.
+    `fallbacks` are (setting, factor) pairs: the settings that replace this setting if it is not set, the first one
+    preferred. A fallback's value times its factor is in the unit of this setting. `topic_name` is the topic-level
+    setting whose default is the value of this setting.
     """
 
     name: str
@@ -83,15 +84,18 @@ class Setting:
     fallbacks: tuple[tuple[str, int], ...] = ()
     scope: Scope = Scope.BROKER
     internal: bool = False
-    """True if DescribeConfigs, help and man page omit the setting."""
+    """True if DescribeConfigs, the help and the man page omit the setting."""
 
     @property
     def attribute(self) -> str:
-        """The attribute of `Config` and `LogConfig` that holds the value."""
+        """The name of the attribute of `Config` or `LogConfig` that holds the value."""
         return self.name.replace('.', '_')
 
     def parse(self, text: str) -> Any:
-        """Return the value of `text`. Raise ValueError, whose message is the expected form, if it is not valid."""
+        """Return the value of `text`.
+
+        If the text is not valid, raise ValueError, whose message is the expected form.
+        """
         text = text.strip() if self.type is not Type.PASSWORD else text
         value = PARSERS[self.type](text)
         bounds = INTEGER_BOUNDS.get(self.type)
@@ -125,7 +129,7 @@ class Setting:
         return f'{kind} of at least {low}' if high in (LONG_MAX, math.inf) else f'{kind} from {low} to {high}'
 
     def text(self, value: Any) -> str | None:
-        """Return a value as written in a file and in DescribeConfigs; None for an unset value."""
+        """Return the text of a value in a settings file and in DescribeConfigs. For an unset value, return None."""
         if value is None:
             return None
         if self.type is Type.BOOLEAN:
@@ -135,7 +139,10 @@ class Setting:
         return ','.join(value) if self.type is Type.LIST else str(value)
 
     def usual_text(self, text: str) -> str:
-        """Return a text in the form in which DescribeConfigs shows its value, or unchanged if it is not valid."""
+        """Return a text in the form that DescribeConfigs uses for its value.
+
+        If it is not valid, return it unchanged.
+        """
         try:
             return self.text(self.parse(text)) or ''
         except ValueError:
@@ -143,12 +150,12 @@ class Setting:
 
 
 def usual_texts(configs: Mapping[str, str], rows: Mapping[str, Setting]) -> dict[str, str]:
-    """Return configs with each value of a known setting in its usual form."""
+    """Return a copy of `configs` in which the values of known settings have the form that DescribeConfigs uses."""
     return {name: rows[name].usual_text(text) if name in rows else text for name, text in configs.items()}
 
 
 def double_text(value: float) -> str:
-    """Return a number as Java writes it: 0.0, 0.001, 1.0E-5."""
+    """Return a number in Java's form: 0.0, 0.001, 1.0E-5."""
     if value == 0 or not math.isfinite(value) or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
     mantissa, _, power = repr(abs(float(value))).partition('e')
@@ -168,7 +175,7 @@ def boolean(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
-    # int() accepts 1_000 and other scripts' digits; Kafka does not.
+    # int() also accepts 1_000 and the digits of other scripts. Kafka does not.
     if not re.fullmatch(r'[+-]?[0-9]+', text):
         raise ValueError('a whole number')
     return int(text)

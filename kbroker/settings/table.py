@@ -1,12 +1,12 @@
 """The table of all settings. The parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
 
-Names, types, bounds and defaults are Apache Kafka 4.3's, except:
+Names, types, bounds and defaults are those of Apache Kafka 4.3, with these exceptions:
 
 - defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
 - defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
-- `socket.listen.backlog.size`, whose default suffices for all clients that connect again after a restart;
-- `queued.max.request.bytes`, which suits a machine with 512 MB of memory;
-- the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
+- the default of `socket.listen.backlog.size`, which suffices for all clients that connect again after a restart;
+- the default of `queued.max.request.bytes`, which suits a machine with 512 MB of memory;
+- the lower bound of the internal topics' segment sizes: Kafka accepts smaller sizes, but then cannot create the topics.
 """
 import ipaddress
 import re
@@ -57,7 +57,7 @@ def _is_login_module(text: str) -> bool:
 
 
 def addresses_with_limits(text: str) -> dict[str, int]:
-    """Parse ADDRESS:NUMBER,... to numbers by address. Raise ValueError for any other text."""
+    """Parse ADDRESS:NUMBER,... and return {address: number}. Raise ValueError for any other text."""
     found = {}
     for entry in text.split(','):
         if entry.strip():
@@ -119,7 +119,7 @@ IDENTITY = (
     Setting('log.dir', Type.LIST, ('data',), 'The log directory, if log.dirs is not set.', rule=ONE_DIRECTORY),
 )
 
-# kbroker's own settings: the meaning of an acknowledgement, and the replication factors that topics may request.
+# The settings that only kbroker has.
 OWN = (
     _string('kbroker.durability', 'disk',
             'When a record becomes visible and is acknowledged with acks=all. disk: after an fdatasync has covered it. '
@@ -151,8 +151,8 @@ OWN = (
             'broker. Empty: there is none.'),
 )
 
-# The settings for TLS of listeners whose protocol is SSL or SASL_SSL (KIP-651: PEM, in files or in the settings
-# themselves).
+# The TLS settings of listeners whose protocol is SSL or SASL_SSL. Keys and certificates are PEM texts, in files or in
+# the settings themselves (KIP-651).
 TLS = (
     _string('ssl.keystore.type', 'PEM', 'The format of the key and its certificate chain.', rule=ONLY_PEM,
             scope=PER_LISTENER, update=RELOADED),
@@ -458,7 +458,7 @@ TOPIC_ONLY = (
 
 def _as_topic_setting(row: Setting) -> Setting:
     assert row.topic_name is not None
-    # A topic may set retention.ms=0, but the broker's setting may not be 0.
+    # A topic may set retention.ms=0, although the broker's setting may not be 0.
     low, rule = (-1, None) if row.rule is LIMIT_OR_NONE else (row.low, row.rule)
     return Setting(row.topic_name, row.type, row.default, row.doc, low=low, high=row.high, values=row.values, rule=rule,
                    update=Update.CLUSTER_WIDE)
@@ -469,7 +469,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
     for row in (*(_as_topic_setting(row) for row in SETTINGS.values() if row.topic_name), *TOPIC_ONLY)
 }
 BROKER_NAME_OF: dict[str, str] = {row.topic_name: row.name for row in SETTINGS.values() if row.topic_name}
-"""For each topic-level setting that has one, the broker-level setting that holds its default."""
+"""Maps a topic-level setting to the broker-level setting that holds its default, if there is one."""
 
 IGNORED: dict[str, str] = {
     'replica.fetch.*': 'nothing is replicated',
@@ -553,7 +553,7 @@ IGNORED: dict[str, str] = {
     'unstable.*.versions.enable': 'only stable versions are served',
     'internal.metadata.*': 'internal to Kafka',
 }
-"""Kafka's settings that have no effect in kbroker, with the reason. They are accepted with a warning."""
+"""Maps settings of Kafka that have no effect in kbroker to the reason. The broker accepts them with a warning."""
 
 REFUSED: dict[str, str] = {
     'ssl.keystore.password': NO_STORE_PASSWORD,
@@ -567,7 +567,7 @@ REFUSED: dict[str, str] = {
     'alter.config.policy.class.name': 'no JVM is available to load it',
     'create.topic.policy.class.name': 'no JVM is available to load it',
 }
-"""Kafka's settings on which an operator relies but which kbroker lacks, with the reason.
+"""Maps settings of Kafka that kbroker lacks, and on which an operator would rely, to the reason.
 
 Each of them prevents the start.
 """

@@ -1,4 +1,6 @@
-"""Kafka's `ssl.` settings, for either side of a connection (KIP-651: PEM, in files or in the settings themselves).
+"""Kafka's `ssl.` settings, for servers and clients.
+
+Keys and certificates are PEM texts, in files or in the settings themselves (KIP-651).
 
 Each function removes the settings that it reads from `settings`, so that only unknown settings remain. All functions
 raise ConfigError for a bad setting, OSError for a file that cannot be read.
@@ -14,7 +16,7 @@ TLS_VERSIONS = ('TLSv1.2', 'TLSv1.3')
 CONVERT_TO_PEM = 'convert the store with keytool -exportcert -rfc (certificates) or openssl pkcs12 (keys)'
 NO_STORE_PASSWORD = 'a PEM store has no password; ssl.key.password opens an encrypted key'
 PEM_BLOCK = r'-----BEGIN ([A-Z0-9 ]+)-----([ -~\s]*?)-----END \1-----'
-"""The pattern is compiled at its first use: a start without TLS does not need it."""
+"""The pattern is compiled at its first use, because a start without TLS does not need it."""
 
 
 def bad_setting(name: str, message: str) -> ConfigError:
@@ -22,7 +24,10 @@ def bad_setting(name: str, message: str) -> ConfigError:
 
 
 def take_store(settings: dict[str, str], store: str, inline: str) -> str | None:
-    """Return the PEM text of `ssl.keystore` or `ssl.truststore`: the file at its location, or the setting `inline`."""
+    """Return the PEM text of the store `ssl.keystore` or `ssl.truststore`, or None if it is not set.
+
+    The text is in the file that the store's location names, or in the setting `inline`.
+    """
     kind = settings.pop(f'{store}.type', '').upper()
     location = settings.get(f'{store}.location')
     if kind not in ('', 'PEM') or (location is not None and not _looks_like_pem(Path(location))):
@@ -51,13 +56,13 @@ def take_pem_file(settings: dict[str, str], name: str) -> str | None:
 
 
 def _pem_blocks(text: str, where: str) -> str:
-    """Return the blocks of a PEM text as OpenSSL needs them: without remarks, and split into lines.
+    """Return the blocks of a PEM text in the form that OpenSSL needs: without remarks, and split into lines.
 
-    Java also accepts remarks and blocks on a single line. Raise ConfigError if the text has no block.
+    Java also accepts remarks, and blocks on a single line. Raise ConfigError if the text has no block.
     """
     blocks = []
     for label, body in re.findall(PEM_BLOCK, text, re.ASCII):
-        # A colon occurs in the headers of an old encrypted key, whose lines must be kept.
+        # A colon occurs only in the headers of an old encrypted key. The lines of these headers must be kept.
         data = ''.join(body.split())
         lines = body.strip().splitlines() if ':' in body else [data[at:at + 64] for at in range(0, len(data), 64)]
         blocks.append('\n'.join([f'-----BEGIN {label}-----', *lines, f'-----END {label}-----', '']))
@@ -67,7 +72,10 @@ def _pem_blocks(text: str, where: str) -> str:
 
 
 def take_tls_versions(settings: dict[str, str]) -> tuple[str, ...]:
-    """Return the supported versions among `ssl.enabled.protocols`, or all supported versions without that setting."""
+    """Return the supported versions among `ssl.enabled.protocols`.
+
+    Without that setting, return all supported versions.
+    """
     text = settings.pop('ssl.enabled.protocols', ','.join(TLS_VERSIONS))
     found = {part.strip() for part in text.split(',')}
     versions = tuple(version for version in TLS_VERSIONS if version in found)

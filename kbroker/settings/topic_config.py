@@ -1,4 +1,4 @@
-"""The configuration of topics, whose overrides replace the broker's defaults."""
+"""The configuration of topics. A topic's overrides replace the broker's defaults."""
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +10,11 @@ from kbroker.settings.table import BROKER_NAME_OF, TOPIC_SETTINGS
 
 
 class LogConfig:
-    """The configuration of one topic: attributes by topic-level name, from its overrides and the broker's defaults.
+    """The configuration of one topic: the topic's overrides, and the broker's defaults for all other settings.
 
-    Unknown and invalid overrides are ignored, because they were already in the metadata log. `validate_topic_configs`
-    checks the changes of clients before.
+    Each value is an attribute, named like the topic-level setting with `_` instead of `.`. Unknown and invalid
+    overrides are ignored, because the metadata log may contain them. `validate_topic_configs` checks overrides before a
+    client's change.
     """
 
     segment_bytes: int
@@ -61,7 +62,7 @@ class LogConfig:
 
 
 def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) -> None:
-    """Check a topic's complete overrides. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
+    """Check all overrides of a topic. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -79,7 +80,7 @@ def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) 
 
 
 def describe_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return a topic's entries for DescribeConfigs: values in their usual form, sources as they were written."""
+    """Return the entries of a topic for DescribeConfigs."""
     return [_topic_entry(config, setting, overrides) for setting in TOPIC_SETTINGS.values() if not setting.internal]
 
 
@@ -96,7 +97,10 @@ def _topic_entry(config: Config, setting: Setting, overrides: Mapping[str, str])
 
 
 def describe_new_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return a topic's entries for CreateTopics. Like Kafka, each value is the text of its strongest source."""
+    """Return the entries of a new topic for CreateTopics.
+
+    Like Kafka, each value is the text of its strongest source.
+    """
     entries = []
     for setting in TOPIC_SETTINGS.values():
         broker_name = BROKER_NAME_OF.get(setting.name)
