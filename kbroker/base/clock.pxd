@@ -5,9 +5,9 @@ from kbroker.base.turn_watch cimport TurnWatch, read_us
 
 
 cdef inline int64_t now_us() noexcept nogil:
-    """Return the time of the system's monotonic clock, in microseconds.
+    """Return the microseconds of the system's monotonic clock.
 
-    Time budgets use this clock, which a ManualClock does not replace.
+    Time budgets use this clock. A ManualClock does not replace it.
     """
     return read_us(CLOCK_MONOTONIC)
 

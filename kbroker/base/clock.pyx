@@ -1,4 +1,4 @@
-"""The broker's clock and timers; tests replace the clock with a ManualClock."""
+"""The broker's clock and timers. Tests replace the clock with a ManualClock."""
 from heapq import heappop, heappush
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -8,12 +8,13 @@ from kbroker.base.turn_watch cimport TurnWatch
 
 
 cdef enum:
-    # Cancelled timers are removed once they are most of the heap. Otherwise a client whose requests have a timeout of
-    # an hour and are answered at once, a thousand times a second, would leave an hour of timers behind.
+    # Cancelled timers are removed once they are more than half of the heap. Otherwise they would stay until their
+    # deadline. A client that sends a thousand requests a second, each with a timeout of an hour, would fill the heap
+    # with the timers of an hour, even if each request is answered immediately.
     MIN_CANCELLED = 64
     MOVED_AT_ONCE = 16
-    # The time for due timers in one tick. Thousands may be due at one time, for example the sessions of a large group.
-    # Those left after this time run in the next tick.
+    # The time for callbacks of timers in one tick. Thousands of deadlines may pass at one time, for example those of
+    # the sessions of a large group. The callbacks that do not run within this time run in the next tick.
     TICK_US = 2_000
 
 cdef int64_t NEVER = INT64_MAX
@@ -29,11 +30,11 @@ cdef class Clock:
     """The machine's time."""
 
     cpdef int64_t wall_ms(self) except? -1:
-        """Return milliseconds since the Unix epoch. Record timestamps and log rows contain them."""
+        """Return the milliseconds since the Unix epoch. Record timestamps and log rows contain this time."""
         return read_ms(CLOCK_REALTIME)
 
     cpdef int64_t monotonic_ms(self) except? -1:
-        """Return milliseconds of a clock that never steps back. Deadlines are measured with this clock."""
+        """Return the milliseconds of a clock that never steps back. Deadlines use this clock."""
         return read_ms(CLOCK_MONOTONIC)
 
 
@@ -52,26 +53,27 @@ cdef class ManualClock(Clock):
         return self._monotonic_ms
 
     def advance(self, int64_t ms):
-        """Move both times by `ms` milliseconds."""
+        """Move the wall clock and the monotonic clock by `ms` milliseconds."""
         self._wall_ms += ms
         self._monotonic_ms += ms
 
     def set_wall_ms(self, int64_t wall_ms):
-        """Set the wall clock, as an operator or NTP may. The monotonic time does not change."""
+        """Set the wall clock, as an operator or NTP may. The monotonic clock does not change."""
         self._wall_ms = wall_ms
 
 
 def is_over(int64_t span_ms, int64_t since_ms, int64_t now_ms):
-    """Return whether a span of wall time that began at `since_ms` is over, or the clock was set back before `since_ms`.
+    """Return whether `span_ms` of wall time have passed since `since_ms`, or the wall clock was set back before
+    `since_ms`.
 
-    Use it for pauses between two attempts: after the clock was set back by hours, a pause would otherwise last for
-    hours.
+    Use it for pauses between two attempts. Without the second condition, a clock that is set back by hours would
+    prolong a pause by hours.
     """
     return now_ms < since_ms or now_ms - since_ms >= span_ms
 
 
 cdef class Timer:
-    """One deadline, created by `Timers.after`. A cancelled timer never fires."""
+    """A deadline, created by `Timers.after`. A cancelled timer never calls its callback."""
 
     cpdef cancel(self):
         if self.callback is not None:
@@ -81,7 +83,10 @@ cdef class Timer:
 
 
 cdef class Timers:
-    """A heap of deadlines. The reactor asks how long it may sleep, then runs the callbacks that are due."""
+    """A heap of timers.
+
+    The reactor asks for the time until the next deadline, and runs the callbacks whose deadline has passed.
+    """
 
     def __init__(self, Clock clock not None, TurnWatch watch=None):
         self.clock = clock
@@ -91,7 +96,7 @@ cdef class Timers:
         self.next_deadline_ms = NEVER
 
     def __len__(self):
-        """Return the number of timers, including cancelled ones that are not removed yet."""
+        """Return the number of timers, including the cancelled timers that are not removed yet."""
         return len(self.heap) + len(self.leaving)
 
     cpdef Timer after(self, int64_t delay_ms, callback):
@@ -107,7 +112,10 @@ cdef class Timers:
         return timer
 
     def every(self, int64_t interval_ms, callback):
-        """Call `callback` every `interval_ms`, first one interval from now. Returns a function that stops it."""
+        """Call `callback` every `interval_ms`. The first call is one interval from now.
+
+        Return a function that stops the calls.
+        """
         current = None
 
         def fire():
@@ -123,25 +131,29 @@ cdef class Timers:
         return stop
 
     def next_delay_ms(self):
-        """Return the milliseconds until the next deadline: 0 if one is due, None if there is none."""
+        """Return the milliseconds until the next deadline: 0 if it has passed, None if there are no timers."""
         cdef int64_t delay_ms = self.delay_ms()
         return None if delay_ms == NEVER else delay_ms
 
     def run_due(self):
-        """Run the callbacks that are due, in order of deadline. Returns how many ran."""
+        """Run the callbacks whose deadline has passed, the earliest deadline first.
+
+        Return the number of callbacks run.
+        """
         self.turn_watch.restart()
         return self.run_due_callbacks(NEVER)
 
     cdef int64_t delay_ms(self) except? -1:
-        """Return the milliseconds until the next deadline like `next_delay_ms`, but NEVER if there is none."""
+        """Return the milliseconds until the next deadline: 0 if it has passed, NEVER if there are no timers."""
         self.look_ahead()
         if self.next_deadline_ms == NEVER:
             return NEVER
         return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
 
     cdef int run_due_callbacks(self, int64_t most_us=TICK_US) except -1:
-        """Run callbacks that are due, in order of deadline, until no callback is due or `most_us` microseconds have
-        passed.
+        """Run the callbacks whose deadline has passed, the earliest deadline first, for at most `most_us` microseconds.
+
+        Return the number of callbacks run.
         """
         cdef int64_t now_ms, began_us
         cdef int ran = 0
@@ -171,7 +183,7 @@ cdef class Timers:
         return ran
 
     cdef int look_ahead(self) except -1:
-        """Drop cancelled timers from the front of the heap and set `next_deadline_ms`."""
+        """Drop the cancelled timers at the front of the heap, and set `next_deadline_ms`."""
         cdef list heap = self.earlier_heap()
         while heap and (<Timer>(<tuple>heap[0])[2]).callback is None:
             heappop(heap)
@@ -181,13 +193,15 @@ cdef class Timers:
         return 0
 
     cdef list earlier_heap(self):
-        """Return `heap` or `leaving`: the one that has the earliest deadline."""
+        """Return the heap with the earliest deadline: `heap` or `leaving`."""
         if not self.leaving:
             return self.heap
         return self.leaving if not self.heap or self.leaving[0] < self.heap[0] else self.heap
 
     cdef int forget_cancelled(self) except -1:
-        """Remove cancelled timers if most timers are cancelled. Each call removes a few, because there may be 100,000.
+        """Remove cancelled timers if most timers are cancelled.
+
+        There may be 100,000, so each call removes only a few.
         """
         cdef int moved
         if not self.leaving:

@@ -1,31 +1,33 @@
-"""The callbacks that get the results of operations."""
+"""Callbacks that receive the results of operations."""
 from libc.stdint cimport int64_t
 
 
 cdef class Completion:
-    """The caller of an operation that may finish later. A subclass continues in `complete`.
+    """The caller's part of an operation that may finish later. A subclass continues its work in `complete`.
 
-    The operation calls `complete` exactly once, possibly before it returns. The operation reports an error by
-    `complete`, and does not raise it.
+    The operation calls `complete` exactly once, possibly before the function that starts the operation returns. The
+    operation passes an error to `complete`, and does not raise it.
     """
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         """Receive the result of an operation.
 
-        `error` is None or a KafkaError. `part` is the number that the caller gave to the operation, because one
-        completion may wait for several operations. `result` is the operation's return value. It is None after an error,
-        and for an operation that returns nothing.
+        - `error` is None or a KafkaError.
+        - `part` is the number that the caller gave to the operation: one completion may wait for several operations.
+        - `result` is the result of the operation, or None after an error or if the operation has no result.
         """
         raise NotImplementedError
 
     cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
-        """Return whether the caller has waited for too long, and prefers the error REQUEST_TIMED_OUT to a later result.
+        """Return whether the caller has waited too long.
+
+        It then prefers the error REQUEST_TIMED_OUT to a later result.
         """
         return False
 
 
 cdef class Callback(Completion):
-    """A completion for callers in Python: it calls `function(error, result)`."""
+    """A completion for callers in Python. It calls `function(error, result)`."""
 
     def __init__(self, function):
         self.function = function
@@ -39,5 +41,5 @@ cdef class Callback(Completion):
 
 
 def complete(Completion done not None, error, result):
-    """Complete `done` from Python, with part 0."""
+    """Complete `done` from Python. `part` is 0."""
     done.complete(error, 0, result)

@@ -3,7 +3,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error codes. Each row is the code on the wire, whether a client may retry, and the message."""
+    """Kafka's error codes. Each row has the code on the wire, whether a client may retry, and the message."""
 
     retriable: bool
     message: str
@@ -153,19 +153,18 @@ class ErrorCode(enum.IntEnum):
 
 
 MOST_CHARACTERS = 8_000
-"""The longest message of an error, in characters. At four bytes each they fit into a string of 32,767 bytes."""
+"""The most characters of an error message. At four bytes for each character, they fit into a string of 32,767 bytes."""
 
 
 class KafkaError(Exception):
-    """A request, or one element of it, failed.
+    """Raised if a request, or one element of a request, fails.
 
-    `code` goes into the response; the message goes into its error text, if the response has one. Messages name what was
-    found and what was expected.
+    `code` goes into the response. If the response has an error text, the message goes there. A message says what was
+    found and what was expected. It may quote a long name from a client. So messages are cut to fit into a string of a
+    response.
 
-    A message may quote a client's name, which may be long. So messages are cut to fit into a string of a response.
-
-    Store an error as a result only after `with_traceback(None)`: its traceback and the frame that stores it would form
-    a cycle.
+    To keep an error as a result, call `with_traceback(None)` first. Otherwise its traceback and the frame that keeps it
+    form a cycle.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):
@@ -176,29 +175,32 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing or the schema.
+    """Raised if the peer violates the framing or the schema.
 
     The broker cannot assign a response to a request, so it closes the connection.
     """
 
 
 class FrameMemoryError(Exception):
-    """The system has no memory for a frame that a peer sends. The broker closes only this peer's connection."""
+    """Raised if the system has no memory for a frame.
+
+    The broker closes only the connection of the peer that sends the frame.
+    """
 
 
 class CorruptLogError(Exception):
-    """Bytes on disk violate the format.
+    """Raised if bytes on the disk violate the format.
 
-    The message names the file, the position, the bytes found and the bytes expected.
+    The message has the file, the position, the bytes found and the bytes expected.
     """
 
 
 class LogDirectoryError(Exception):
-    """The log directory cannot be used. The message says what was found and what to do."""
+    """Raised if the log directory cannot be used. The message says what was found and what to do."""
 
 
 class ConfigError(Exception):
-    """A setting is unknown or its value is not valid. `name` is the setting's dotted name."""
+    """Raised if a setting is unknown or its value is not valid. `name` is the setting's dotted name."""
 
     def __init__(self, name: str, message: str):
         super().__init__(message)

@@ -1,19 +1,21 @@
-"""The collector of cyclic garbage, in parts that do not hold the loop.
+"""The collection of cyclic garbage, in parts that do not hold the loop for long.
 
-By default Python searches all living objects for cycles repeatedly. A search of 250,000 objects, for example those of
-100 large fetch sessions, takes 46 ms. While the broker serves, each object is searched three times while it is young,
-and never again. The oldest generation is searched when some 15,000 objects have reached it, which takes 2 to 3 ms, and
-is exempt from then on.
+By default, Python repeatedly scans all living objects for cycles. A scan of 250,000 objects, for example those of 100
+large fetch sessions, takes 46 ms. While the broker serves, each object is scanned three times while it is young, and
+then never again. The oldest generation is scanned when about 15,000 objects have reached it, which takes 2 to 3 ms.
+After that scan, these objects are exempt from scans.
 
-Python starts a search by the number of new objects minus freed ones. That number stays low while each request leaves as
-many objects behind as it frees of earlier requests. New members of a group at the bound of pending members do so: the
-search came too late, and took 44 ms for 90,000 young objects. So YoungSearch also searches after a number of requests.
-A single long request may also leave as many objects as it frees. In a request of 50,000 topics, the search came after
-the last topic, and took 25 ms. So YoungSearch also searches after each slice of long work that used up its time. An
-object that survives four of these searches is old.
+Python starts a scan by a counter: the number of new objects minus the number of freed objects. The counter stays low
+while each request creates as many objects as it frees from earlier requests. New members of a group do this when the
+group has as many pending members as it may have. Without YoungSearch, the scan started late and took 44 ms for 90,000
+young objects. So YoungSearch also starts a scan after a number of requests.
 
-An exempt object is freed when its last reference goes. Cycles among exempt objects are not freed, so each long-lived
-object must break its cycles at its end. The attacks of `tests/hostile` check that no cycle is left.
+A single long request may also free as many objects as it creates. In a request with 50,000 topics, the scan started
+only after the last topic, and took 25 ms. So YoungSearch also starts a scan after each slice of long work that used up
+its time. An object that survives four of these scans is old.
+
+An exempt object is freed when its last reference is removed. Cycles of exempt objects are never freed, so each
+long-lived object must break its cycles when its use ends. The attacks in `tests/hostile` check that no cycle remains.
 """
 from __future__ import annotations
 
@@ -27,16 +29,23 @@ from typing import Any, Protocol
 logger = logging.getLogger('kbroker.garbage')
 
 THRESHOLDS = 700, 10, 1
-"""The thresholds of Python's collector: the new objects after which it searches the youngest generation, and the
-searches of a generation after which it searches the next older one.
+"""The thresholds of Python's collector.
+
+The first is the number of new objects after which it scans the youngest generation. The others are the number of scans
+of a generation after which it scans the next older generation.
 """
 
 REQUESTS_BETWEEN = 50
-"""The number of requests after which the youngest generation is searched. A request of a group leaves some ten objects.
+"""The number of requests after which YoungSearch scans the youngest generation.
+
+A request of a group leaves about ten objects.
 """
 
 GENERATIONS_AFTER_SLICES = 0, 1, 0, 2
-"""The generations to search after full slices of long work, in turn. Each full slice leaves some 4,000 objects."""
+"""The generations that YoungSearch scans after full slices of long work, one after each full slice, in turn.
+
+A full slice leaves about 4,000 objects.
+"""
 
 
 class Traffic(Protocol):
@@ -52,9 +61,10 @@ class Slices(Protocol):
 
 
 class YoungSearch:
-    """Searches young objects after REQUESTS_BETWEEN requests, and the older generations as often as THRESHOLDS says.
+    """Scans the youngest generation after REQUESTS_BETWEEN requests, and the older generations as often as THRESHOLDS
+    says.
 
-    After each full slice of long work it searches the next of GENERATIONS_AFTER_SLICES.
+    After each full slice of long work, it scans the next generation of GENERATIONS_AFTER_SLICES.
     """
 
     def __init__(self, traffic: Traffic, long_work: Slices):
@@ -65,7 +75,7 @@ class YoungSearch:
         self._searches = 0
 
     def end_tick(self) -> None:
-        """Search if enough requests or slices have passed. The loop calls this at the end of each tick."""
+        """Start a scan if enough requests or slices have passed. The loop calls this at the end of each tick."""
         if self._long_work.full_slices != self._slices:
             self._slices = self._long_work.full_slices
             gc.collect(GENERATIONS_AFTER_SLICES[self._slices % len(GENERATIONS_AFTER_SLICES)])
@@ -83,15 +93,14 @@ class YoungSearch:
 
 @contextlib.contextmanager
 def exempting_the_old() -> Iterator[None]:
-    """Within this context, exempt an object from further searches once it has survived a search of the oldest
-    generation.
+    """Within this context, exempt each object from scans once it has survived a scan of the oldest generation.
 
-    The objects that exist at its beginning are exempt, too.
+    The objects that exist when the context begins are exempt, too.
     """
     before = gc.get_threshold()
     gc.freeze()
-    # Python searches the oldest generation again only when it has grown by a quarter since its last search. Search it
-    # now, while it is empty.
+    # Python scans the oldest generation again only when it has grown by a quarter since its last scan. Scan it now,
+    # while it is empty, so that this condition soon holds.
     gc.collect()
     gc.set_threshold(*THRESHOLDS)
     gc.callbacks.append(_exempt)
@@ -108,7 +117,7 @@ def _exempt(phase: str, info: dict[str, Any]) -> None:
 
 
 def log_garbage() -> None:
-    """Search all objects, and log the types of those that only cycles keep alive. Tests use this."""
+    """Scan all objects, and log the types of the objects that only cycles keep alive. Tests use this."""
     gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Names of the internal topics, in which the coordinators keep their state."""
+"""The names of the internal topics, in which the coordinators keep their state."""
 
 CONSUMER_OFFSETS = '__consumer_offsets'
 TRANSACTION_STATE = '__transaction_state'

@@ -1,9 +1,11 @@
-"""Dataclasses without generated source code: `dataclass`, `field` and `replace`, as far as the broker needs them.
+"""Dataclasses without generated source code:
 
-The standard library compiles the functions of each class, which takes 4.7 million instructions for a class of six
-fields. A broker has more than 50 dataclasses, and its start pays for all of them. Here all classes share the same
-functions, and a class takes 0.13 million. A class of msgspec takes 0.15 million, and the import of msgspec another 38
-million.
+`dataclass`, `field` and `replace`, with the features that the broker needs.
+
+The standard library compiles new functions for each dataclass. For a class of six fields that takes 4.7 million
+instructions, and the broker's start would pay it for more than 50 classes. Here all dataclasses share the same
+functions, and a class takes 0.13 million instructions. msgspec would take 0.15 million for a class, and another 38
+million for its import.
 """
 cimport cython
 from cpython.dict cimport PyDict_GetItem
@@ -15,13 +17,13 @@ cdef object REQUIRED = object()     # the mark of a field without a default
 
 @cython.final
 cdef class Factory:
-    """The default of a field whose value is created for each object."""
+    """The default of a field, if it is created separately for each object."""
     cdef object make
 
 
 @cython.final
 cdef class Fields:
-    """The fields of a class in order, with their defaults."""
+    """The fields of a class, in order, with their defaults."""
     cdef tuple names
     cdef tuple defaults
     cdef bint by_name_only
@@ -29,14 +31,14 @@ cdef class Fields:
 
 
 def field(*, default_factory):
-    """Return the default of a field whose value `default_factory()` creates for each object."""
+    """Return a default for a field: `default_factory()` creates the value separately for each object."""
     cdef Factory factory = Factory.__new__(Factory)
     factory.make = default_factory
     return factory
 
 
 def dataclass(cls=None, *, bint frozen=False, bint slots=False, bint kw_only=False):
-    """Give a class the methods of a dataclass, as `dataclasses.dataclass` does.
+    """Give a class the methods of a dataclass, like `dataclasses.dataclass`.
 
     The fields of a class and of its bases are either all positional or all by name only.
     """
@@ -46,7 +48,7 @@ def dataclass(cls=None, *, bint frozen=False, bint slots=False, bint kw_only=Fal
 
 
 def replace(value, /, **changes):
-    """Return a copy of a dataclass with other values for some fields."""
+    """Return a copy of a dataclass in which `changes` replace the values of some fields."""
     cdef Fields fields = type(value).__lean_fields__
     for name in fields.names:
         if name not in changes:
@@ -55,7 +57,7 @@ def replace(value, /, **changes):
 
 
 def astuple(value):
-    """Return the values of all fields."""
+    """Return the values of all fields as a tuple."""
     cdef Fields fields = type(value).__lean_fields__
     return tuple([getattr(value, name) for name in fields.names])
 
@@ -95,11 +97,11 @@ cdef object made(cls, bint frozen, bint slots, bint kw_only):
 
 
 cdef dict own_annotations(cls):
-    """Return the annotations of a class itself, without those of its bases.
+    """Return the annotations of a class, without the annotations of its bases.
 
-    From Python 3.14 on, this evaluates them, unless the module postpones them. A name that only type checkers import
-    remains a forward reference. The import of `annotationlib` takes time at the start, so only a class with such a name
-    imports it.
+    Since Python 3.14, this evaluates the annotations, unless the module postpones them. A name that only type checkers
+    import remains a forward reference. Importing `annotationlib` would delay the start, so it is imported only for a
+    class with a forward reference.
     """
     try:
         return cls.__annotations__
@@ -109,7 +111,7 @@ cdef dict own_annotations(cls):
 
 
 cdef bint is_of_class(annotation):
-    """Return whether an annotation is ClassVar, so that its name is not a field."""
+    """Return whether an annotation is ClassVar. A name with this annotation is not a field."""
     return str(annotation).startswith(('ClassVar', 'typing.ClassVar'))
 
 
@@ -131,11 +133,11 @@ cdef Fields fields_of(cls, bint kw_only):
     return fields
 
 
-# The methods of all dataclasses
+# The methods of all dataclasses.
 
 
 def _construct(self, /, *args, **given):
-    """Set the fields from positional and named arguments, and the remaining fields to their defaults."""
+    """Set the fields to the positional and named arguments, and the fields without an argument to their defaults."""
     cdef Fields fields = type(self).__lean_fields__
     cdef Py_ssize_t i, taken = 0, positional = len(args)
     cdef PyObject *named
@@ -166,13 +168,13 @@ def _construct(self, /, *args, **given):
 
 
 def _represent(self):
-    """Return the class and its fields as source code."""
+    """Return the class and its fields in the form of a call of the class."""
     cdef Fields fields = type(self).__lean_fields__
     return f'{type(self).__qualname__}({", ".join([f"{name}={getattr(self, name)!r}" for name in fields.names])})'
 
 
 def _equal(self, other):
-    """Return whether both are of one class and all fields are equal."""
+    """Return whether both objects are of one class and all their fields are equal."""
     if type(self) is not type(other):
         return NotImplemented
     return self is other or astuple(self) == astuple(other)
@@ -184,17 +186,17 @@ def _hash_of(self):
 
 
 def _refuse_to_set(self, name, _value):
-    """Raise AttributeError, because the object is frozen."""
+    """Raise AttributeError, because the class is frozen."""
     raise AttributeError(f'cannot assign to field {name!r}')
 
 
 def _refuse_to_delete(self, name):
-    """Raise AttributeError, because the object is frozen."""
+    """Raise AttributeError, because the class is frozen."""
     raise AttributeError(f'cannot delete field {name!r}')
 
 
 def _restore(self, values):
-    """Set all fields of a copy that was made without its constructor."""
+    """Set all fields of a copy, which was created without calling the constructor."""
     cdef Fields fields = type(self).__lean_fields__
     for name, value in zip(fields.names, values, strict=True):
         PyObject_GenericSetAttr(self, name, value)

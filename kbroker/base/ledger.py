@@ -1,6 +1,6 @@
 """A line of the ledger of memory.
 
-Each room returns a line for each structure that clients can grow; `daemon` collects them.
+Each package returns a line for each of its structures that clients can grow. `daemon` collects the lines.
 """
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kbroker.base.lean_dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """A structure: `now` returns its size, `bound` the largest size, or None if only the disk bounds it.
+    """A structure that clients can grow.
 
-    `limit` is the name of the setting or of the rule behind the bound.
+    `now` returns its size. `bound` returns its largest size, or None if only the disk bounds it. `limit` is the name of
+    the setting or rule that sets the bound.
     """
 
     what: str

@@ -1,14 +1,17 @@
-"""Regular expressions from clients, matched in time linear in the text.
+"""Regular expressions from clients. The time to match a text grows only linearly with its length.
 
-Python's `re` backtracks: one hostile pattern would block the only thread for hours. Kafka uses RE2/J for the same
-reason. The syntax is RE2's: alternatives, groups, flags, repetitions up to MAX_REPEAT, classes, escapes, categories of
-Unicode, and assertions. A pattern is refused if it is not valid, names a script of Unicode or needs more than
+Python's `re` backtracks, so a hostile pattern would block the only thread for hours. Kafka uses RE2/J for the same
+reason. The syntax is RE2's: alternatives, groups, flags, repetitions up to MAX_REPEAT, classes, escapes, Unicode
+categories, and assertions.
+
+A pattern is refused if it is not valid, or if it names a Unicode script. It is also refused if it needs more than
 MAX_LENGTH characters, MAX_STATES states or MAX_DEPTH nested groups.
 
-RE2 itself, through google-re2, has no wheels for Python 3.15 and none for musl, so it cannot serve every broker.
+RE2 itself (the package google-re2) has no wheels for Python 3.15 and none for musl, so not every broker could use it.
 
-A pattern is compiled to states, and matching keeps the set of states that the text can be in. Each set is stored with
-its successors, so most characters cost one dictionary lookup. The memory for these sets is bounded.
+A pattern is compiled to states. While a text is matched, the set of possible states after each character is computed.
+Each set is stored with its successors, so most characters cost one dictionary lookup. The memory for the stored sets is
+bounded.
 """
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ MAX_REPEAT = 1000
 MAX_STATES = 2000
 MAX_DEPTH = 100
 MAX_REMEMBERED = 50_000
-"""The bound on the states in all stored sets of a pattern, and in their successors."""
+"""The most states in all stored sets of a pattern and in the links to their successors."""
 PART_STATES = 500
 
 Predicate = Callable[[str], bool]
@@ -58,11 +61,11 @@ _NAMED_CLASS = re.compile(r'\[:(\^?)([a-z]*):\]')
 
 
 class PatternError(ValueError):
-    """The pattern is not valid, or too large. The message names what was found and where."""
+    """Raised if a pattern is not valid or too large. The message says what was found, and at which position."""
 
 
 class _Assertion(StrEnum):
-    """A condition on the characters before and after a place in the text."""
+    """A condition on the characters around a position in the text: the one before it and the one after it."""
 
     TEXT_BEGINS = 'A'
     TEXT_ENDS = 'z'
@@ -76,7 +79,7 @@ class _Kind(IntEnum):
     """The kinds of characters that assertions distinguish."""
 
     NONE = 0
-    """The edge of the text."""
+    """No character: the position is at the start or the end of the text."""
     NEWLINE = 1
     WORD = 2
     OTHER = 3
@@ -128,23 +131,23 @@ class _Repeat:
 
 _Node = _One | _Assertion | _Sequence | _Alternatives | _Repeat
 _Step = _One | _Assertion | tuple[int, ...]
-"""A state. It consumes a character, checks a condition, or (as a tuple) continues at any of its states."""
+"""A state. _One consumes a character, _Assertion checks a condition, and a tuple continues at any of its states."""
 
 
 @dataclass(slots=True)
 class _Set:
-    """The states that a text can be in after a character, and the sets that follow."""
+    """The set of possible states after a character of the text, with its successors."""
 
     states: frozenset[int]
     before: _Kind
-    """The kind of the character before."""
+    """The kind of the last character consumed."""
     following: dict[str, _Set] = field(default_factory=dict)
     accepts: bool | None = None
-    """True if the text may end here; None until this was computed."""
+    """True if the text may end after this character. None until this is computed."""
 
 
 class LinearPattern:
-    """A compiled pattern that matches whole texts. The constructor raises PatternError for a bad pattern."""
+    """A compiled pattern that matches whole texts. The constructor raises PatternError if the pattern is refused."""
 
     def __init__(self, text: str):
         self._sets: dict[tuple[frozenset[int], _Kind], _Set] = {}
@@ -158,7 +161,10 @@ class LinearPattern:
         self._forget()
 
     def matches(self, text: str) -> bool:
-        """Return whether all of `text` matches, in time proportional to len(text) times the pattern's states."""
+        """Return whether the pattern matches all of `text`.
+
+        The time is proportional to len(text) times the number of states.
+        """
         steps = self.match_in_parts(text)
         while True:
             try:
@@ -167,7 +173,7 @@ class LinearPattern:
                 return bool(end.value)
 
     def match_in_parts(self, text: str) -> Generator[None, None, bool]:
-        """Return the same as `matches`, but yield after each PART_STATES states."""
+        """Like `matches`, but yield after each PART_STATES states."""
         current = self._find(frozenset([0]), _Kind.NONE)
         done = 0
         for char in text:
@@ -187,7 +193,7 @@ class LinearPattern:
         return current.accepts
 
     def _follow(self, current: _Set, char: str) -> _Set:
-        """Return the set that follows after `char`, and store it."""
+        """Compute and store the successor of `current` after the character `char`. Return it."""
         kind = _kind(char)
         ahead = frozenset(state + 1 for state in self._closure(current, kind)
                           if isinstance(step := self._steps[state], _One) and step.passes(char))
@@ -211,9 +217,9 @@ class LinearPattern:
         self.remembered = 0
 
     def _closure(self, current: _Set, after: _Kind) -> Iterable[int]:
-        """Return the states that are reachable from a set and consume a character, and the end if it is reachable.
+        """Return the states that are reachable from a set without consuming a character.
 
-        `after` is the kind of the next character.
+        Only states that consume a character are included, and the end state. `after` is the kind of the next character.
         """
         pending = list(current.states)
         seen: set[int] = set()
@@ -234,7 +240,7 @@ class LinearPattern:
         return found
 
     def _emit(self, node: _Node) -> None:
-        """Append the states of `node`. They continue at the state that is appended next."""
+        """Append the states of `node`. A match of `node` continues at the state that is appended next."""
         self._emitted += 1                                    # also counts empty nodes, as those of (){1000}
         if self._emitted > MAX_STATES:
             raise _too_many_states()
@@ -382,7 +388,7 @@ class _Parser:
         return low, high
 
     def _atom(self) -> _Node | None:
-        """Parse one node. Return None for flags, which produce no node."""
+        """Parse one node. Return None for a group that only sets flags, because it produces no node."""
         if self._is_repetition():
             raise self._error(f'nothing to repeat before {self._peek()!r}')
         char = self._take()
@@ -411,7 +417,7 @@ class _Parser:
         return _One(lambda found: _fold(found) == folded)
 
     def _folded(self, passes: Predicate) -> Predicate:
-        """Return a predicate which passes a character in either case if the flag `i` is set, else `passes` itself."""
+        """If the flag `i` is set, return a predicate that ignores case. Otherwise return `passes`."""
         if 'i' not in self._flags:
             return passes
         return lambda char: any(map(passes, _cases(char)))
@@ -437,9 +443,10 @@ class _Parser:
         return node
 
     def _change_flags(self) -> str:
-        """Parse flags such as i-s, and return the character at their end.
+        """Parse flags such as `i-s`. Return the character after them.
 
-        It is ) if the flags hold for the rest of the group.
+        The character is `)` if the flags apply to the rest of the enclosing group, and `:` if they apply to a new
+        group.
         """
         found = self._match(_FLAGS)
         if found is None:
@@ -448,7 +455,7 @@ class _Parser:
         return found[3]
 
     def _escaped_class(self) -> Predicate | None:
-        r"""Parse the text after a backslash if it is a class, such as d of \d. Return None if it is not."""
+        r"""Parse a class such as \d, after its backslash. Return None if the text is not a class."""
         char = self._peek()
         if char.lower() in _ESCAPED_CLASSES:
             self._take()
@@ -471,7 +478,7 @@ class _Parser:
         return lambda char: unicodedata.category(char) in members
 
     def _escaped(self) -> str:
-        """Parse the text after a backslash as one character."""
+        """Parse an escape of a single character, after its backslash. Return the character."""
         octal = self._match(_OCTAL)
         if octal is not None:
             return chr(int(octal[0], 8))
@@ -539,7 +546,7 @@ def _range(first: str, last: str) -> Predicate:
 
 
 def _fold(char: str) -> str:
-    """Return the one character that represents both cases of `char`."""
+    """Return one character that represents both the upper and the lower case of `char`."""
     upper = char.upper()
     lower = (upper if len(upper) == 1 else char).lower()
     return lower if len(lower) == 1 else char

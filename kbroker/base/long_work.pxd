@@ -5,7 +5,7 @@ from kbroker.base.clock cimport Timers
 
 
 cdef enum:
-    # The elements that one part of a work processes, if each takes a microsecond or two.
+    # The elements that one part of a work processes. One element takes a microsecond or two.
     ELEMENTS_OF_A_PART = 64
 
 
@@ -19,7 +19,7 @@ cdef class LongWork:
     cdef int64_t slice_us
     cdef readonly Py_ssize_t paused
     cdef readonly Py_ssize_t full_slices    # the number of slices that used up their time
-    # The lines of requests, by the memory that one of them may hold.
+    # The lines for requests. Each line has a limit on the memory that one of its requests may hold.
     cdef readonly Line small_requests
     cdef readonly Line medium_requests
     cdef readonly Line large_requests

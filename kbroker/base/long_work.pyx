@@ -1,13 +1,13 @@
-"""Work that takes too long for one turn. It is done in slices, between the turns of the connections.
+"""Work that takes too long for one turn. It runs in slices, between the turns of the connections.
 
-All connections share the loop, so no work may hold it for long. Work whose length a peer chooses (partitions, members,
-bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, all
-unfinished works share SLICE_US. Other code may change any state while a work yields: look up what you use again after
-each yield.
+All connections share the loop, so no work may hold it for long. If a peer can choose the length of a work (partitions,
+members, bytes), the work is a generator. It yields after each small part, about every 100 microseconds. In each tick,
+all unfinished works share SLICE_US. While a work is suspended, other code may change any state. So a work must look up
+the state again after each yield.
 
-A work that waits yields a `Pause`, and advances again once the pause is over.
+To wait for an event, a work yields a `Pause`. It continues when the pause is over.
 
-A work whose memory depends on a peer must have a place in a `Line`, so that only few of these works hold memory at a
+A work whose memory depends on a peer must have a place in a `Line`, so that only few of these works hold memory at one
 time.
 """
 from collections import deque
@@ -23,27 +23,27 @@ cdef extern from "Python.h":
         PYGEN_ERROR
         PYGEN_RETURN
         PYGEN_NEXT
-    # PyIter_Send returns the result without a StopIteration, which costs more than a short work.
+    # PyIter_Send returns the result without a StopIteration. Raising one takes longer than a short work.
     PySendResult PyIter_Send(object steps, object sent, PyObject **result) except PYGEN_ERROR
 
 cdef enum:
     SLICE_US = 2_000
-    # The number of places in each line of requests. `apis/serving/request` says which requests use which line.
+    # The number of places in each line of requests. `apis/serving/request` assigns requests to the lines.
     SMALL_REQUESTS = 4
     MEDIUM_REQUESTS = 2
     LARGE_REQUESTS = 1
     SLOW_REQUESTS = 1
-    # The number of works in one line that have begun and wait for a place. At this number, further works wait before
-    # they begin.
+    # The most works of one line that have begun without a place and wait for one. At this number, further works wait
+    # before they begin.
     MOST_BEGUN = 500
 
 PART = ELEMENTS_OF_A_PART
 
 
 def run_to_end(steps):
-    """Run a generator to its end at once, and return its value. Use it for work that is short and never waits.
+    """Run a generator to its end immediately, and return its value. Use it for a work that is short and never waits.
 
-    Raise RuntimeError if the generator waits.
+    Raise RuntimeError if the generator waits for a Pause that is not over.
     """
     while True:
         try:
@@ -58,9 +58,9 @@ cdef int64_t charged = 0        # elements that no Pace has counted yet
 
 
 cdef int charge(int64_t elements) noexcept:
-    """Count processed elements at the Pace whose `spend` is called next.
+    """Count processed elements. The next call of `spend`, of any Pace, adds them to its count.
 
-    Code that has no Pace, deep below a work, calls this.
+    Code that is called by a work but has no access to its Pace calls this.
     """
     global charged
     charged += elements
@@ -68,15 +68,16 @@ cdef int charge(int64_t elements) noexcept:
 
 
 def charge_nothing(_amount):
-    """Do nothing. Callers pass this function if an amount has no limit."""
+    """Do nothing. Pass this function instead of `charge` or the like if an amount has no limit."""
 
 
 cdef class Pace:
     """A counter of the elements that one generator has processed since its last yield.
 
-    It reads no clock. With a clock, the load of the machine would decide where a part ends, and a seed would not
-    reproduce a run. This was tried with parts of 100 us on a loaded machine. Some heartbeats and deletions of groups
-    take less than 64 elements and are answered at once by this count; by the clock they were not.
+    It reads no clock. With a clock, the load of the machine would decide where a part ends, and a test could not repeat
+    a run from its seed. A variant with parts of 100 us was tried on a loaded machine. Some heartbeats and some
+    deletions of groups process fewer than 64 elements. With this counter they are answered immediately; with the clock
+    they were not.
     """
 
     cdef int64_t left
@@ -85,7 +86,7 @@ cdef class Pace:
         self.left = ELEMENTS_OF_A_PART
 
     def spend(self, int64_t elements=1):
-        """Count processed elements, and those that `charge` counted. Return True if the generator must yield."""
+        """Count `elements` and the elements that `charge` has counted. Return True if the generator must yield now."""
         global charged
         self.left -= elements + charged
         charged = 0
@@ -96,21 +97,21 @@ cdef class Pace:
 
 
 cdef class Pause:
-    """A point at which works wait for an event, such as a sync or the end of another work.
+    """A point at which works wait for an event, for example a sync or the end of another work.
 
-    Waiting costs nothing until `end` is called.
+    Waiting takes no time of the loop until `end` is called.
     """
 
     def __init__(self):
         self.works = []
 
     def wait(self):
-        """Yield until `end` is called."""
+        """Yield until `end` is called, or not at all if it was called before."""
         while not self.is_over:
             yield self
 
     cpdef end(self):
-        """Let all works that wait here advance in the next slice."""
+        """Let all works that wait here continue in the next slice."""
         cdef Work work
         self.is_over = True
         works, self.works = self.works, []
@@ -126,7 +127,9 @@ cdef class Pause:
 
 
 cdef class AwaitedCall:
-    """A callback that ends a pause and keeps its arguments. A closure in its place would be a cycle with its generator.
+    """A callback that ends a pause and keeps its arguments.
+
+    A closure instead of this class would form a cycle with its generator.
     """
 
     cdef Pause pause
@@ -141,10 +144,9 @@ cdef class AwaitedCall:
 
 
 def result_of(start):
-    """Call `start(done)`, wait until `done` is called, and return its argument, or a tuple of its arguments if there
-    are several.
+    """Call `start(done)`, wait until `done` is called, and return its argument.
 
-    `done` may be called before `start` returns.
+    If `done` got several arguments, return them as a tuple. `done` may be called before `start` returns.
     """
     cdef AwaitedCall done = AwaitedCall()
     start(done)
@@ -153,14 +155,14 @@ def result_of(start):
 
 
 cdef class Work:
-    """A generator that has not ended, and the callback for its result."""
+    """A generator that has not finished, and the callback for its result."""
 
 
 cdef class LongWork:
-    """The works in progress, each of which advances in turn."""
+    """The works in progress. They advance in turn."""
 
     def __init__(self, Timers timers not None, int64_t slice_us=SLICE_US):
-        """Share `slice_us` of each tick among the works. With 0, each slice runs one part."""
+        """Let all works together use `slice_us` of each tick. With 0, one work advances by one part in each slice."""
         self.timers = timers
         self.slice_us = slice_us
         self.works = deque()
@@ -174,10 +176,10 @@ cdef class LongWork:
         return len(self.works)
 
     cpdef start(self, steps, done=None):
-        """Run the generator `steps` to its end. Its first part runs at once, and the rest in slices.
+        """Run the generator `steps` to its end. Run its first part immediately, and the other parts in slices.
 
-        `done(error, result)` gets the generator's return value, or the exception that it raises. `start` may call it
-        before it returns. Without `done`, an exception is a broken invariant and ends the loop.
+        `done(error, result)` gets the exception that the generator raises, or its return value. `start` may call it
+        before `start` returns. If `done` is None, an exception is a broken invariant and ends the loop.
         """
         cdef Work work = Work.__new__(Work)
         work.steps = steps
@@ -187,7 +189,7 @@ cdef class LongWork:
             self.schedule()
 
     def finish(self):
-        """Run all works to their end at once, however long this takes, because the broker stops."""
+        """Run all works to their end immediately, however long this takes, because the broker stops."""
         cdef Work work
         while self.works:
             work = self.works.popleft()
@@ -195,7 +197,7 @@ cdef class LongWork:
                 pass
 
     def run_slice(self):
-        """Advance the works in turn until they are done or the slice is used up."""
+        """Advance the works in turn until all are done or wait, or until the slice is used up."""
         cdef int64_t end_us = now_us() + self.slice_us
         cdef Work work
         self.is_scheduled = False
@@ -212,7 +214,7 @@ cdef class LongWork:
             self.schedule()
 
     cdef bint advance(self, Work work) except -1:
-        """Do the next part of a work. Return False if it was the last, or if the work waits for a Pause."""
+        """Run the next part of a work. Return False if it was the last part, or if the work now waits for a Pause."""
         cdef PyObject *sent = NULL
         error = result = None
         try:
@@ -252,9 +254,9 @@ cdef class LongWork:
 
 
 cdef class Line:
-    """Works of which at most `places` are in progress at a time. The remaining works wait, in the order of their start.
+    """Works of which at most `places` are in progress at one time. The other works wait, the first started first.
 
-    A work that has not begun is dropped if it is not wanted any more, for example because its client has left.
+    A work that has not begun is dropped if it is not wanted any more, for example because its client has disconnected.
     """
 
     def __init__(self, LongWork long_work not None, Py_ssize_t places):
@@ -267,7 +269,7 @@ cdef class Line:
         return len(self.waiting)
 
     def start(self, steps, is_wanted):
-        """Run a work as soon as there is a place. If there is one now, run its first part at once."""
+        """Run a work as soon as it has a place. If a place is free, run its first part immediately."""
         cdef Work work = Work.__new__(Work)
         work.steps, work.is_wanted = steps, is_wanted
         if self.taken_places < self.places:
@@ -276,10 +278,11 @@ cdef class Line:
             self.wait(work)
 
     def begin(self, steps, is_wanted):
-        """Run the first part of a work at once, even if there is no place. The rest needs a place.
+        """Run the first part of a work immediately, even if no place is free. The other parts need a place.
 
-        Most works have only one part. If MOST_BEGUN works have begun and wait for a place, the first part waits, too. A
-        work that waits for another work gives up its place, because the other work may wait for a place of this line.
+        Most works have only one part. If MOST_BEGUN works have begun and wait for a place, the first part waits, too.
+        While a work waits for another work, it gives up its place, because the other work may need a place of this
+        line.
         """
         cdef Work work = Work.__new__(Work)
         work.steps, work.is_wanted, work.gives_way = steps, is_wanted, True
@@ -301,7 +304,7 @@ cdef class Line:
         return 0
 
     cdef int leave(self) except -1:
-        """Free the place of a finished work, and give it to the next work in line."""
+        """Free the place of a work that has finished or gives it up. Give the place to the next work in line."""
         cdef Work work
         self.taken_places -= 1
         while self.waiting and self.taken_places < self.places:

@@ -1,8 +1,10 @@
-"""The memory of strings, bytes and the entries that hold them. Every bound on names of clients uses this measure.
+"""The memory of strings, bytes, and the table entries that contain them.
 
-A client chooses the length of its names, and the width of their characters. CPython stores a string with 1, 2 or 4
-bytes for each character, by the widest of them, so one emoji in a long ASCII name takes four times the memory. A string
-that is not ASCII also keeps its UTF-8 form after a response contained it. `memory_of` counts both.
+Every limit on names from clients uses this measure.
+
+A client chooses the length of its names and the width of their characters. CPython stores a string with 1, 2 or 4 bytes
+for each character, depending on its widest character. So one emoji in a long ASCII name multiplies its memory by four.
+A string that is not ASCII also keeps its UTF-8 form once a response has contained it. `memory_of` counts both forms.
 """
 from collections import OrderedDict
 
@@ -35,7 +37,10 @@ cdef inline Py_ssize_t allocated(Py_ssize_t size) noexcept:
 
 
 cdef Py_ssize_t utf8_length(str text) except -1:
-    """Return the number of bytes of a string in UTF-8. A lone surrogate, which UTF-8 cannot express, counts three."""
+    """Return the number of bytes that a string has in UTF-8.
+
+    A lone surrogate, which UTF-8 cannot express, counts three.
+    """
     cdef Py_ssize_t length = PyUnicode_GET_LENGTH(text), size = length, i
     cdef int kind
     cdef void *data
@@ -50,10 +55,11 @@ cdef Py_ssize_t utf8_length(str text) except -1:
 
 
 cpdef Py_ssize_t memory_of(object value) except -1:
-    """Return the bytes of memory of a string, bytes, number or None, or of a tuple of these with its elements.
+    """Return the bytes of memory that an object takes: a string, bytes, a number, None, or a tuple of these with its
+    elements.
 
-    The result for an object never changes. Equal strings have equal results, so a caller may later subtract what it has
-    added.
+    The result for an object never changes, and equal strings have equal results. So a caller can later subtract exactly
+    what it has added.
     """
     cdef Py_ssize_t size
     if value is None:
@@ -80,7 +86,7 @@ cpdef Py_ssize_t memory_of(object value) except -1:
 
 
 cdef class RecentEntries:
-    """Values by key, bounded in bytes and in number. At the bound, the entries that were used longest ago are removed.
+    """A mapping that is limited in bytes and in entries. At a limit, the entry whose last use is oldest is removed.
 
     An entry counts with the memory of its key, plus `entry_bytes` for its value and its place in the table.
     """
@@ -95,15 +101,15 @@ cdef class RecentEntries:
         return len(self.entries)
 
     cpdef object get(self, object key):
-        """Return the value of a key, which becomes the newest entry. Raise KeyError if the key has no entry."""
+        """Return the value of a key, and make its entry the newest. Raise KeyError if the key has no entry."""
         value = self.entries[key]
         self.entries.move_to_end(key)
         return value
 
     cpdef put(self, object key, object value):
-        """Set the value of a key that has no entry, as the newest entry.
+        """Add an entry, as the newest one. The key must not have an entry already.
 
-        An entry that exceeds the bound by itself is not kept.
+        If the entry alone exceeds the limit in bytes, it is not added.
         """
         cdef Py_ssize_t more_bytes = self.entry_bytes + memory_of(key)
         if more_bytes > self.most_bytes:
@@ -115,12 +121,12 @@ cdef class RecentEntries:
         self.held_bytes += more_bytes
 
     cpdef forget(self, object key):
-        """Remove an entry. Raise KeyError if the key has no entry."""
+        """Remove the entry of a key. Raise KeyError if the key has no entry."""
         del self.entries[key]
         self.held_bytes -= self.entry_bytes + memory_of(key)
 
     cpdef tuple oldest(self):
-        """Return the key and the value of the entry that was used longest ago, or None without entries."""
+        """Return (key, value) of the entry whose last use is oldest, or None if there are no entries."""
         return next(iter(self.entries.items()), None)
 
     cpdef clear(self):

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, known: Iterable[str], separator: str = '; ', *, least: float = 0.6,
                  prefix: str = '') -> str:
-    """Return the end of a message that suggests the known name closest to `name`, or '' if none is close.
+    """Return a phrase that suggests the known name closest to `name`, or '' if no known name is close.
 
-    `least` is the similarity, from 0 to 1, from which a name is close. The comparison ignores the case of letters in
-    known names. `prefix` precedes the suggested name.
+    The phrase can be appended to an error message. A name is close if its similarity is at least `least`, from 0 to 1.
+    The comparison ignores the case of letters in known names. `prefix` is put before the suggested name.
     """
     from difflib import get_close_matches  # slow to import, and needed only after a mistake
 

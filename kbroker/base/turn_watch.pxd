@@ -30,7 +30,7 @@ cdef class TurnWatch:
     cdef readonly int64_t longest_tick_us
 
     cdef inline void restart(self) noexcept:
-        """Begin a lap now."""
+        """Begin a new lap now, without a report of the time since the last lap."""
         self.lap_began_us = read_us(self.clock)
 
     cdef inline void begin_tick(self) noexcept:
@@ -39,9 +39,9 @@ cdef class TurnWatch:
         self.tick_began_us = self.lap_began_us
 
     cdef inline int lap(self, object turn) except -1:
-        """End a turn, and begin the lap of the next turn.
+        """End the lap of a turn, and begin the lap of the next turn.
 
-        `turn` names the work of the ended turn: a callable, or an object with a `repr` for operators.
+        `turn` names the work of the ended turn in reports: a callable, or an object with a `repr` for operators.
         """
         cdef int64_t now_us = read_us(self.clock)
         cdef int64_t taken_us = now_us - self.lap_began_us
@@ -52,7 +52,7 @@ cdef class TurnWatch:
         return 0
 
     cdef inline int end_tick(self) except -1:
-        """End the tick. The lap of its last turn has ended before."""
+        """End the tick. The caller has ended the lap of its last turn."""
         cdef int64_t taken_us = self.lap_began_us - self.tick_began_us
         if taken_us > self.longest_tick_us:
             self.longest_tick_us = taken_us

@@ -1,16 +1,16 @@
-"""The stopwatch of the loop, which measures how long each turn holds the loop.
+"""The stopwatch of the loop. It measures how long each turn holds the loop.
 
-A turn is one call that the loop makes: a request's handler, the rest of a connection's turn, a timer's callback, a part
-of long work, a call that a worker queued, the end of a tick. Each turn ends with a lap, and the time since the previous
-lap is the turn's time. So each turn costs one reading of the clock.
+A turn is one call that the loop makes, for example a request's handler, the rest of a connection's turn, a timer's
+callback, a part of long work, a call that a worker queued, or the end of a tick. Each turn ends with a lap, and the
+time since the previous lap is the time of the turn. So each turn reads the clock only once.
 
-In production the clock is a coarse one, of a few milliseconds, which is cheaper to read than the exact one. A turn or
-tick above LONG_TURN_US is logged, at most one in REPORT_INTERVAL_US. In that time the loop may have worked, waited for
-the disk, or waited for a processor.
+In production the clock is a coarse one, with steps of a few milliseconds, because it is cheaper to read than the exact
+clock. A turn or tick above LONG_TURN_US is logged, at most one in each REPORT_INTERVAL_US. During a long turn the loop
+may have worked, waited for the disk, or waited for a processor.
 
-With `kbroker.measure.turns` the clock is the processor time of the loop's thread, which does not depend on the load of
-the machine. Each turn above LONG_MEASURED_TURN_US is logged, and `log_longest` reports the longest turn. Tests use this
-setting.
+If `kbroker.measure.turns` is true, the clock is the processor time of the loop's thread, which does not depend on the
+load of the machine. Each turn above LONG_MEASURED_TURN_US is logged, and `log_longest` logs the longest turn. Tests use
+this setting.
 """
 import gc
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger('kbroker.turns')
 
 
 cdef class TurnWatch:
-    """The turns of one loop. It reports each turn that is too long, and the longest turn."""
+    """Measures the turns of one loop. It logs each turn that is too long, and on request the longest turn."""
 
     def __init__(self, bint measures_cpu=False):
         self.measures_cpu = measures_cpu
@@ -47,7 +47,7 @@ cdef class TurnWatch:
         self.begin_tick()
 
     cdef int notice(self, object turn, int64_t taken_us) except -1:
-        """Note the turn if it is the longest, and report it if it is too long."""
+        """Remember the turn if it is the longest, and log it if it is too long."""
         if taken_us > self.longest_turn_us:
             self.longest_turn_us = taken_us
             self.longest_turn = describe(turn)
@@ -60,7 +60,7 @@ cdef class TurnWatch:
         return 0
 
     cdef int notice_tick(self, int64_t taken_us) except -1:
-        """Report a tick that is too long although none of its turns is too long."""
+        """Log a tick that is too long although none of its turns is too long."""
         if not self.had_long_turn:
             self.report('the whole tick', taken_us)
         return 0
@@ -78,7 +78,7 @@ cdef class TurnWatch:
         return 0
 
     def watch_collections(self):
-        """Measure garbage collections apart from the turns that they interrupt."""
+        """Measure garbage collections separately from the turns that they interrupt."""
         gc.callbacks.append(self._collection)
 
     def _collection(self, phase, info):
@@ -90,7 +90,7 @@ cdef class TurnWatch:
             self.notice(f'collection of generation {info["generation"]}', now_us - self.collection_began_us)
 
     def log_longest(self):
-        """Log the number of turns, the longest turn and the longest tick since the last call."""
+        """Log the number of turns, the longest turn and the longest tick since the last call of this function."""
         logger.info('%d turns; the longest held the loop for %d us: %s; the longest tick took %d us', self.turns,
                     self.longest_turn_us, self.longest_turn, self.longest_tick_us,
                     extra={'event': 'turns', 'turns': self.turns, 'longest_turn_us': self.longest_turn_us,
@@ -102,7 +102,7 @@ cdef class TurnWatch:
 
 
 cdef str describe(object turn):
-    """Return the name of a callable or a generator with its module, and the `repr` of any other object."""
+    """Return the name of a callable or a generator with its module, or the `repr` of any other object."""
     while isinstance(turn, partial):
         turn = turn.func
     if isinstance(turn, str):

@@ -1,4 +1,4 @@
-"""The daemon: a node, the loop that drives it, and the sockets that reach it."""
+"""The broker process: a node, the loop that drives it, and the sockets of its clients."""
 from __future__ import annotations
 
 import logging
@@ -48,33 +48,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger('kbroker')
 
 DRAIN_MS = 5_000
-"""The time for which a stop waits for the answers to requests in flight."""
+"""The time in milliseconds for which a stop waits for the replies to requests in flight."""
 SYNC_THREADS = 4
-"""The number of sync threads.
+"""The number of threads that sync files.
 
-With 64 dirty files, four threads took a tenth of the time of one, and eight as long as four.
+Measured with 64 dirty files: four threads take a tenth of the time of one thread, and eight threads take as long as
+four.
 """
 ACCEPTED_AT_ONCE = 64
 FILES_LEAST_SHARE = 8
-"""The share of the file descriptors that is reserved for the files of the logs: one in this many."""
+"""The inverse of the share of file descriptors that is reserved for the files of the logs: 8 means one eighth."""
 LEAST_RESERVED = 48
-"""The least number of descriptors that connections leave free, or half of the limit if that is less.
+"""The least number of descriptors that connections must leave free.
 
-The broker itself has about 20 open.
+If half of the descriptor limit is less, that half counts instead. The broker itself keeps about 20 descriptors open.
 """
 MOST_NAMED, MOST_REASON = 20, 1000
-"""The most offline partitions that the status names, and the most characters of the reason of each."""
+"""The most offline partitions in the status, and the most characters of the reason for each of them."""
 EXIT_BROKEN = 70
-"""The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
+"""The exit status of a broker that ends because an invariant is broken: EX_SOFTWARE of sysexits.h."""
 
 
 def limit_of(value: int) -> int:
-    """Return a limit of the settings, or UNBOUNDED for the largest number, which means no limit."""
+    """Return the value of a setting that is a limit. INT_MAX means no limit: return UNBOUNDED for it."""
     return UNBOUNDED if value == INT_MAX else value
 
 
 class Broker:
-    """A broker process. Call `start`, then `run`, which returns after `stop`."""
+    """The broker process. Call `start`, then `run`. `run` returns after a call of `stop`."""
 
     server: Server
     _ledger: list[Line]
@@ -92,13 +93,13 @@ class Broker:
         self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
         self.cleaning_worker = Worker(self.reactor, name='cleaner')
         self.reading_worker = Worker(self.reactor, name='reader')
-        # A pool of one thread bounds the memory for decompressed records.
+        # This worker has one thread, so that only one batch at a time takes memory for its decompressed records.
         self.validating_worker = Worker(self.reactor, name='validator')
-        # Searches have a separate thread: a search may take long, and the batches of producers would wait for it.
+        # Searches of logs have their own thread: a search may take long, and must not delay the batches of producers.
         self.searching_worker = Worker(self.reactor, name='searcher')
-        # Logins have a separate thread, which may wait for the keys of an identity provider.
+        # Logins have their own thread, because a login may wait for the keys of an identity provider.
         self.login_worker = Worker(self.reactor, name='logins')
-        # This thread never waits for the network: it only verifies the signatures of tokens.
+        # The thread for tokens never waits for the network: it only verifies the signatures of tokens.
         self.token_worker = Worker(self.reactor, name='tokens')
         self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
                          self.validating_worker.submit, self.searching_worker.submit)
@@ -111,11 +112,11 @@ class Broker:
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def start(self) -> None:
-        """Lock the directory, bind the listeners, and recover. `run` serves.
+        """Lock the directory, bind the listeners, and recover. Then `run` serves requests.
 
-        The listeners are bound early, so that an address in use is reported before a long recovery. Clients that
-        connect before `run` wait in the backlog. Raise OSError, ConfigError, KafkaError or CorruptLogError, with a text
-        for the operator. After an error nothing stays open.
+        The listeners are bound before the recovery, so that an address in use is reported without a long wait. Clients
+        that connect before `run` wait in the backlog. Raise OSError, ConfigError, KafkaError or CorruptLogError, with a
+        text for the operator. After an error nothing stays open.
         """
         try:
             advertised, warnings = addresses_for_clients(self.config)
@@ -149,7 +150,10 @@ class Broker:
         self._status_socket = status_socket
 
     def _answer(self, question: Report) -> Steps[Report]:
-        """Return the records that share groups hold if the question names `holds`, and `report` otherwise."""
+        """Return the reply to a request to the status socket.
+
+        If the request contains `holds`, return the records that share groups hold. Otherwise return `report`.
+        """
         wanted = question.get('holds')
         if not isinstance(wanted, dict):
             return self.report()
@@ -159,9 +163,9 @@ class Broker:
         return {'cluster_id': node.metadata.cluster_id, **holds}
 
     def report(self) -> Report:
-        """Return what `kbroker status` prints."""
+        """Return the report that `kbroker status` prints."""
         resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
-        # The kernel updates the maximum less often than the present size, so the present size may be larger.
+        # The kernel updates the maximum less often than the current size, so the current size may be larger.
         most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         offline = self.node.logs.verification.offline()
         return {
@@ -178,10 +182,10 @@ class Broker:
                         'limit': line.limit} for line in self._ledger]}
 
     def run(self) -> None:
-        """Serve until `stop`, then stop cleanly.
+        """Serve requests until `stop` is called, then stop cleanly.
 
-        An exception that leaves the loop is a broken invariant: the state can no longer be trusted. The process then
-        ends by SystemExit without another write, and the next start recovers.
+        An exception that the loop raises means that an invariant is broken, so the state in memory may be wrong. The
+        process then raises SystemExit without any further write, and the next start recovers.
         """
         try:
             self.reactor.run()
@@ -208,15 +212,17 @@ class Broker:
         self._release(self.node.close)
 
     def reload(self) -> None:
-        """Continue the audit in a new file, and read the files of TLS again if they have changed."""
+        """Continue the audit in a new file, and read the TLS files again if they have changed."""
         self.node.audit.reopen()
         if self._tls is not None:
             self._tls.reload()
 
     def stop(self, progress: StopProgress | None = None) -> None:
-        """Accept no connections, answer the requests in flight, and let `run` stop cleanly after at most DRAIN_MS.
+        """Accept no connections, and answer the requests in flight.
 
-        `run` reports its progress to `progress`, and calls `progress.end`.
+        Then let `run` stop cleanly, after at most DRAIN_MS.
+
+        `run` reports its progress to `progress`, and finally calls `progress.end`.
         """
         self._progress = progress
         if progress is not None:
@@ -248,7 +254,7 @@ class Broker:
         self.server.traffic.measures_time = quotas is not None
 
     def _limit_connections(self) -> None:
-        """Put the limits on connections into effect."""
+        """Put the settings that limit connections into effect."""
         config, admission = self.config, self.server.admission
         self.server.limit(self._max_connections(), config.max_connections_per_ip)
         admission.overrides = addresses_with_limits(config.max_connections_per_ip_overrides)
@@ -259,8 +265,9 @@ class Broker:
                                for name, of_listener in of_listeners.items()}
 
     def _max_connections(self) -> int:
-        """Return the limit of connections that leaves file descriptors for the logs, which close files on demand but
-        need a few.
+        """Return the most connections that leave enough file descriptors for the logs.
+
+        The logs close files when descriptors run out, but need a few.
         """
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most: int = self.config.max_connections
@@ -280,7 +287,10 @@ class Broker:
         return lambda fd: TlsTransport(fd, contexts.context(listener.name))
 
     def _tls_contexts(self) -> TlsContexts:
-        """Return the contexts of all listeners with TLS. The first call reads the files, and begins to watch them."""
+        """Return the contexts of all listeners with TLS.
+
+        The first call reads the files, and starts to check them for changes at intervals.
+        """
         from kbroker.network.tls_contexts import TlsContexts
 
         if self._tls is None:
@@ -292,7 +302,7 @@ class Broker:
         return self._tls
 
     def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
-        """Return the addresses for clients, with the assigned port of each listener whose port is 0."""
+        """Return the addresses for clients. A port of 0 is replaced by the port that the listener is bound to."""
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
         return [replace(listener, port=listener.port or bound[listener.name]) for listener in advertised]

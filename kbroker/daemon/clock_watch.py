@@ -1,4 +1,4 @@
-"""A watch on the wall clock. Operators, NTP and suspended machines may set it."""
+"""A watch on the wall clock, which an operator, NTP or a suspended machine may change suddenly."""
 from __future__ import annotations
 
 import logging
@@ -7,13 +7,13 @@ from kbroker.base.clock import Clock
 
 LOOK_INTERVAL_MS = 10_000
 LEAST_JUMP_MS = 10_000
-"""The least change that is logged. Corrections of a running clock are smaller, and affect no timeout."""
+"""The least jump, in milliseconds, that is logged. NTP corrects a running clock by less, which affects no timeout."""
 
 logger = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Compares the wall clock with the monotonic one. `look` is called at intervals, and logs each jump."""
+    """Compares the wall clock with the monotonic clock. `look` is called at intervals, and logs each jump."""
 
     def __init__(self, clock: Clock):
         self._clock = clock

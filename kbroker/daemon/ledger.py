@@ -1,4 +1,4 @@
-"""The ledger of memory. It lists every structure that a client can grow, with its present size and its bound."""
+"""The ledger of memory. It lists each structure that a client can grow, with its current size and its bound."""
 from __future__ import annotations
 
 from kbroker.base.ledger import Line

@@ -1,7 +1,7 @@
-"""The broker's log on stderr: human-readable lines, journal lines or JSON lines.
+"""The formats of the broker's log on stderr: human-readable lines, journal lines or JSON lines.
 
-A message is one line, and the lines of an exception begin with blanks. So a client's text in a message cannot imitate a
-line of the broker.
+A message is one line, and the lines of an exception begin with blanks. So a text from a client that appears in a
+message cannot imitate a line of the broker.
 """
 import logging
 import os
@@ -15,11 +15,12 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 
 
 
 class LineFormatter(logging.Formatter):
-    """A formatter of text lines, with the part that formats exceptions."""
+    """A formatter of text lines. It formats exceptions; subclasses format messages."""
 
     def exception_lines(self, record: logging.LogRecord) -> list[str]:
-        """Return the lines of the record's traceback, each indented, because the exception's message may contain line
-        ends.
+        """Return the lines of the record's traceback.
+
+        Each is indented, because the exception's message may contain line ends.
         """
         if not record.exc_info:
             return []
@@ -27,7 +28,7 @@ class LineFormatter(logging.Formatter):
 
 
 class HumanFormatter(LineFormatter):
-    """`2026-01-31 23:59:59.123 WARNING room: message`, in local time. The level INFO is omitted."""
+    """Formats a record as `2026-01-31 23:59:59.123 WARNING room: message`, in local time. The level INFO is omitted."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = '' if record.levelno == logging.INFO else f'{record.levelname} '
@@ -37,7 +38,10 @@ class HumanFormatter(LineFormatter):
 
 
 class JournalFormatter(LineFormatter):
-    """`<4>room: message`: the journal adds the time, and reads the level from the number (sd-daemon(3))."""
+    """Formats a record as `<4>room: message` for the journal, which adds the time.
+
+    The journal reads the level from the number (sd-daemon(3)).
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = f'{record.name.removeprefix("kbroker.")}: {message_of(record)}'
@@ -46,7 +50,11 @@ class JournalFormatter(LineFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time_ms (since the epoch), level, logger, message, the fields of `extra`, any traceback."""
+    """Formats a record as one JSON object on a line.
+
+    Its fields are time_ms (since the epoch), level, logger, message, the fields of `extra`, and the traceback if there
+    is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {'time_ms': int(record.created * 1000), 'level': record.levelname.lower(), 'logger': record.name,
@@ -63,7 +71,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def set_up(as_json: bool) -> None:
-    """Log everything of level INFO and above to stderr."""
+    """Log all records of level INFO and above to stderr."""
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())

@@ -58,8 +58,9 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
 
 @contextlib.contextmanager
 def keeping_everything() -> Iterator[None]:
-    """Exempt the objects created in this context from garbage collection: objects of a start live as long as the
-    process.
+    """Exempt the objects that are created in this context from garbage collection.
+
+    The objects that the start creates live as long as the process.
     """
     gc.disable()
     try:
@@ -102,9 +103,9 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
 
 
 def _check_modes(config: Config, config_file: Path | None, names_in_file: list[str]) -> list[str]:
-    """Return warnings about files that other users may read.
+    """Return warnings about files that other users of the machine may read.
 
-    Raise ConfigError for a file of secrets that every user may read.
+    Raise ConfigError if every user may read a file with secrets.
     """
     warnings = []
     if config_file is not None and holds_secrets(names_in_file):
@@ -133,23 +134,24 @@ def _run(broker: Any) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the descriptor limit to the maximum: each partition in use has an open file, each connection a socket."""
+    """Raise the descriptor limit to the maximum. Each partition in use needs a descriptor, and each connection, too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # e.g. in a container that allows less than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _stopping_signals() -> list[signal.Signals]:
-    """Return SIGTERM, and SIGINT unless it is ignored: Ctrl-C must not end a broker that a script runs in the
-    background.
+    """Return the signals that stop the broker: SIGTERM, and SIGINT unless the parent process has set it to be ignored.
+
+    A script ignores SIGINT for a broker that runs in the background: Ctrl-C must not end that broker.
     """
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
 
 
 def _stop(broker: Any, number: int) -> None:
-    # From here on signals have the kernel's default action. A second signal, or the alarm of a stop that hangs, ends
-    # the process. That is as safe as a crash, and works even if no Python code can run.
+    # While the broker stops, signals have the kernel's default action. So a second signal ends the process, and so does
+    # the alarm of a stop that hangs. That is as safe as a crash, and works even if no Python code can run.
     for again in _stopping_signals():
         signal.signal(again, signal.SIG_DFL)
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
@@ -236,7 +238,7 @@ def config(config_file: Path | None) -> None:
 
 
 def _errors(given: dict[str, str]) -> Iterator[str]:
-    """Yield a message for each error in the settings."""
+    """Yield a message for each error in the settings of a file."""
     from kbroker.apis.serving.listener_logins import check_logins  # `kbroker --help` needs no compiled rooms
 
     given = dict(given)

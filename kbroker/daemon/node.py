@@ -1,6 +1,6 @@
 """The broker without its sockets.
 
-It opens and closes every room with state, in order. A handler reads it as `request.node`.
+The node opens and closes all packages that have state, in the right order. Handlers use it as `request.node`.
 """
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Node:
     Call `take_directory` and `open`, then serve requests and ticks, then call `close` or `abandon`.
     """
 
-    # Handlers in C look these names up for each request. Python finds them more slowly in a dict of more than 30 names.
+    # Handlers in C look up these attributes for each request. A lookup in a slot takes less time than one in a dict of
+    # more than 30 names.
     __slots__ = (
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
@@ -81,10 +82,10 @@ class Node:
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
                  submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline):
-        """Create the closed rooms.
+        """Create the parts of the node that need no log directory.
 
         `sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
-        batches, `search` searches logs by time. Each of these functions blocks the loop if it runs its work inline.
+        batches, and `search` searches logs by time. A function that does its work inline blocks the loop.
         """
         self.config = config
         self.clock = clock
@@ -103,35 +104,38 @@ class Node:
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self.authorizer: Authorizer | None = None
-        """The object that decides about rights; None if every client may do everything."""
+        """The object that checks the rights of clients. If it is None, every client may do everything."""
         self._unreported_failure: KafkaError | None = None
         self.on_progress: Progress = ignore_progress
-        """`close` reports its progress by calls of this function."""
+        """The function to which `close` reports its progress."""
         self.on_reconfigured: list[Callable[[], None]] = []
-        """The functions to call after `config` has adopted settings that were changed at run time."""
+        """The functions to call after settings were changed at run time and `config` has adopted the changes."""
         self.checks: list[Callable[[Config, Iterable[str]], Steps[None]]] = []
-        """The functions to call before settings are changed at run time. Each gets the configuration after the change,
-        and the names that the change sets.
+        """The checks of settings that a client wants to change at run time.
 
-        They are generators, and raise KafkaError to refuse the change.
+        Each gets the configuration after the change, and the names that the change sets. A check is a generator. It
+        raises KafkaError to refuse the change.
         """
         self.validate = validate
         self.searches = Searches(search)
         self.audit = Audit()
-        """An Audit that records nothing. The broker replaces it if `kbroker.audit.log` names a file."""
+        """The audit. This one records nothing; the broker replaces it if `kbroker.audit.log` names a file."""
         self.authentication = Authentication(self)
         self._sync = sync
         self._submit = submit
         self._closers: list[Callable[[], None]] = []
-        """The functions that close the open parts, in the order of opening; `abandon` calls them in reverse."""
+        """The functions that close the open parts, in the order in which the parts were opened.
+
+        `abandon` calls the functions in reverse order.
+        """
 
     def take_directory(self) -> None:
-        """Lock the log directory and read its metadata: from here on no other process writes to it.
+        """Lock the log directory and read its metadata. No other process can write to the locked directory.
 
         Raise OSError, ConfigError, KafkaError or CorruptLogError, with a text for the operator.
         """
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
-            # A refused directory must not even get a lock file.
+            # Check the directory before locking it: a directory that kbroker refuses must not even get a lock file.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
         self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit,
                                self.long_work)
@@ -145,10 +149,10 @@ class Node:
         self.logs.begin()
 
     def open(self, listeners: list[Listener]) -> None:
-        """Register under `listeners`, recover and open the partitions, and load the state of the coordinators from
-        them.
+        """Register the broker under `listeners`, recover and open the partitions, and load the state of the
+        coordinators.
 
-        Raise the errors of `take_directory`.
+        Raise the errors that `take_directory` raises.
         """
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
@@ -156,8 +160,8 @@ class Node:
         self.metadata.commits.on_change.append(self.quotas.replay)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
         self.topics.open_all()
-        # A clean stop wrote the log ends as recovery points. Write them again now, because a segment rolled from now on
-        # is not durable at once.
+        # A clean stop wrote the log ends as recovery points. Write the recovery points again now, because a segment
+        # that is rolled after the start is not durable immediately.
         self.logs.recovery_points.write()
         self.logs.on_failure = self._go_offline
         self.metadata.commits.on_failure = self.logs.fail
@@ -173,8 +177,8 @@ class Node:
                                                 self.long_work, self.groups.memory, self.groups.group_config,
                                                 self.searches)
         self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
-        # The group coordinator replays markers, which make a transaction's offsets visible. It starts first, because
-        # the transaction coordinator sends markers.
+        # The group coordinator starts first. It replays markers, which make a transaction's offsets visible, and the
+        # transaction coordinator sends markers when it starts.
         self.groups.start()
         self.share_partitions.start()
         self.transactions.start()
@@ -192,7 +196,7 @@ class Node:
                               lambda: self.long_work.start(self.topics.flush_by_time()))
 
     def _open_authorizer(self) -> None:
-        """Put the ACLs of the metadata log into effect. Each later change of the log takes effect at once."""
+        """Put the ACLs of the metadata log into effect. Each later change of the ACLs takes effect immediately."""
         from kbroker.metadata.access_control import AclFollower, may_be_administered  # slow to import, not always used
         from kbroker.security.authorizer import Authorizer
         from kbroker.security.decision_log import DecisionLog
@@ -208,17 +212,17 @@ class Node:
                            '--data-dir %s --add --allow-principal User:NAME --operation All --cluster', self.directory)
 
     def connection_closed(self, connection_id: int) -> None:
-        """Drop all waiting requests of a closed connection, and end its share sessions."""
+        """Drop all waiting requests of a closed connection, and close its share sessions."""
         self.waiting_room.connection_closed(connection_id)
         self.share_sessions.connection_closed(connection_id)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
-        """Return the address for clients of a listener, or the first address if none belongs to the listener."""
+        """Return the address for clients of a listener. If the listener has none, return the first address."""
         first = next(iter(self._advertised.values()))
         return self._advertised.get(listener_name, first)
 
     def end_tick(self) -> None:
-        """Write and flush the appends of the tick, then answer the waiting requests that they woke."""
+        """Write and flush the appends of the tick, then answer the waiting requests that these appends woke."""
         self.tick.end()
         self.flusher.kick()
         while self.tick:       # a sync that ended at once may have a completion that appends
@@ -230,21 +234,23 @@ class Node:
         self.waiting_room.end_tick()
 
     def _flush_later(self, error: OSError) -> None:
-        """Retry the flush after a pause, because no tick may follow. Each tick retries it, too."""
+        """Retry the flush after a pause. Each tick retries it, too, but no tick may follow."""
         shortage.refusal(self.clock, 'cannot sync yet', error)
         self.timers.after(SHORTAGE_PAUSE_MS, self.flusher.kick)
 
     def _go_offline(self, failure: KafkaError) -> None:
-        """Write nothing from here on: the log directory has failed.
+        """Stop all writes, because the log directory has failed.
 
-        The failure is reported to waiting requests at the end of the tick, because an append may be in progress now.
+        Waiting requests get the failure at the end of the tick, because an append may be in progress now.
         """
         self.flusher.halt()
         self.metadata.take_offline(str(failure))
         self._unreported_failure = failure
 
     def _report_failure(self, failure: KafkaError) -> None:
-        """Fail the requests that wait for the disk. The coordinators stop before, so that their state does not change.
+        """Fail the requests that wait for the disk.
+
+        First stop the coordinators, so that their state does not change.
         """
         self.cleaner.stop()
         self.transactions.stop()
@@ -256,7 +262,7 @@ class Node:
     def reconfigure(self) -> Steps[None]:
         """Put the BROKER configs of the metadata log into effect.
 
-        The caller must have a turn of `metadata.commits.turns`.
+        The caller must hold a turn of `metadata.commits.turns`.
         """
         self._adopt_configs()
         for callback in self.on_reconfigured:
@@ -266,8 +272,8 @@ class Node:
     def check_configs(self, name: str, wanted: Mapping[str, str]) -> Steps[None]:
         """Raise KafkaError unless the BROKER resource `name` may have the configs `wanted`."""
         before = self.metadata.image.configs.get((ResourceType.BROKER, name), {})
-        # Validate the names first, because a request may have very many that do not exist. The configuration is built
-        # from names that exist.
+        # Validate the names first, because a request may contain very many unknown names. The configuration is then
+        # built only from known names.
         validate_broker_configs(self.config, {key: value for key, value in wanted.items() if before.get(key) != value},
                                 per_broker=bool(name))
         try:
@@ -278,19 +284,22 @@ class Node:
             yield from check(after, wanted)
 
     def _with_configs(self, changed: Mapping[str, Mapping[str, str]]) -> Config:
-        """Return the configuration with the BROKER configs of the metadata log, some of which `changed` replaces."""
+        """Return the configuration with the BROKER configs of the metadata log.
+
+        `changed` maps some resource names to the configs that replace theirs.
+        """
         found = {name: changed.get(name, self.metadata.image.configs.get((ResourceType.BROKER, name), {}))
                  for name in ('', str(self.metadata.node_id))}
         return self.config.with_changes(cluster_wide=found[''], per_broker=found[str(self.metadata.node_id)])
 
     def _group_overrides(self, group_id: str) -> Mapping[str, str]:
-        """Return the GROUP configs of the metadata log for a group."""
+        """Return a group's GROUP configs in the metadata log."""
         return self.metadata.commits.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
 
     def _adopt_features(self, records: Iterable[Any]) -> None:
         """Pass a changed transaction version to the transaction coordinator.
 
-        All other rooms look their levels up in the image.
+        All other packages read their feature levels in the image.
         """
         if any(type(record) is FeatureLevelRecord for record in records):
             self.transactions.use_version(self.metadata.image.features.get(TRANSACTION_VERSION, 0))
@@ -299,20 +308,19 @@ class Node:
         self.config.adopt(self._with_configs({}))
 
     def sync_inline(self) -> None:
-        """Sync in the calling thread from now on, and stop writing snapshots, because the sync threads are about to
-        end.
-        """
+        """From now on, sync in the calling thread and write no snapshots, because the sync threads are about to end."""
         self.flusher.sync_inline()
         self.metadata.commits.sync_here()
         self.snapshots.stop()
 
     def close(self) -> None:
-        """Stop cleanly: close the coordinators, end the registration, close the logs, and mark the directory as cleanly
-        stopped.
+        """Stop cleanly: close the coordinators, end the registration, and close the logs.
+
+        Then mark the directory as cleanly stopped.
         """
         if self.logs.failure is not None:
-            # After a failure, only a recovery can find out what is on the disk. The directory must not be marked as
-            # cleanly stopped.
+            # After a failure, only a recovery can find out which bytes are on the disk. So the directory must not be
+            # marked as cleanly stopped.
             self.abandon()
             return
         self.cleaner.stop()
@@ -330,6 +338,6 @@ class Node:
         self._closers.clear()
 
     def abandon(self) -> None:
-        """Close everything without a clean stop, so that the next start recovers."""
+        """Close all parts without a clean stop. The next start recovers."""
         while self._closers:
             self._closers.pop()()

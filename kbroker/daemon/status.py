@@ -1,11 +1,12 @@
-"""The status socket, a Unix socket on which a running broker describes itself.
+"""The status socket: a Unix socket on which a running broker describes itself.
 
-The socket has an abstract name, which contains the identity of the log directory. A file in the directory would disturb
-every copy of it, and remain after a broker is killed. Abstract names belong to a network namespace, so only processes
-inside a container reach its broker. The broker answers only its own user and root.
+The socket has an abstract name, which contains the device and inode of the log directory. A socket file in the
+directory would disturb every copy of the directory, and remain after a broker is killed. Abstract names belong to a
+network namespace, so a broker in a container can be reached only from inside the container. The broker replies only to
+its own user and to root.
 
-The question is one JSON object. Its end is where the asking process ends its side of the connection. The answer is
-another JSON object, after which the broker closes the connection.
+The request is one JSON object. It ends where the client ends its side of the connection. The reply is one JSON object,
+too, after which the broker closes the connection.
 """
 from __future__ import annotations
 
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
     from kbroker.network.reactor import EventHandler, Reactor
 
 PEER = struct.Struct('iII')
-"""Process, user and group at the other end of a Unix socket: `struct ucred` of unix(7)."""
+"""(process id, user id, group id) of the other end of a Unix socket: `struct ucred` of unix(7)."""
 ROOT = 0
 ACCEPTED_PER_TICK = 4
 BACKLOG = 128
 MOST_PEERS = 64
-"""The most processes that may ask at one time. A further one replaces the oldest."""
+"""The most clients connected to the status socket. A further client replaces the oldest."""
 MOST_QUESTION_BYTES = 1 << 16
 READ_BYTES = 1 << 14
 LIMIT_S = 10
-"""The time that `read_status` waits for the answer of a busy broker."""
+"""The time in seconds for which `read_status` waits for the reply of a busy broker."""
 
 logger = logging.getLogger('kbroker')
 
@@ -45,26 +46,29 @@ Report = dict[str, Any]
 
 
 class NoBrokerError(OSError):
-    """No broker runs on the directory."""
+    """Raised if no broker runs on the directory."""
 
 
 class Peer:
-    """A connection from a process that asks."""
+    """A client of the status socket."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
         self.question = b''
-        """The part of the question that has arrived."""
+        """The part of the request that has arrived."""
         self.unsent = memoryview(b'')
-        """The part of the answer for which the socket had no room. An answer has at most 64 KiB."""
+        """The part of the reply for which the socket had no room. A reply has at most 64 KiB."""
 
 
 class StatusSocket:
-    """Answers the question of each connection with the result of `answer(question)`."""
+    """Replies to the request of each connection with the result of `answer(request)`."""
 
     def __init__(self, reactor: Reactor, long_work: LongWork, directory: str,
                  answer: Callable[[Report], Steps[Report]]):
-        """Listen. If another process has the name, log a warning: the broker then serves without the socket."""
+        """Start to listen.
+
+        If another process uses the name of the socket, log a warning. The broker then runs without a status socket.
+        """
         self._reactor = reactor
         self._long_work = long_work
         self._answer = answer
@@ -81,7 +85,7 @@ class StatusSocket:
         self._handler = reactor.watch(self._listener.fileno(), self._accept)
 
     def __len__(self) -> int:
-        """Return the number of connections from processes that ask."""
+        """Return the number of connected clients."""
         return len(self._peers)
 
     def close(self) -> None:
@@ -141,7 +145,10 @@ class StatusSocket:
             self._peers[peer] = self._reactor.watch_room(peer.connection.fileno(), partial(self._send, peer))
 
     def _send(self, peer: Peer) -> None:
-        """Send as much of an answer as the socket has room for. The rest is sent when the peer has read."""
+        """Send as much of the reply as the socket has room for.
+
+        The rest is sent after the client has read some of it.
+        """
         try:
             peer.unsent = peer.unsent[peer.connection.send(peer.unsent):]
         except BlockingIOError:
@@ -158,9 +165,10 @@ class StatusSocket:
 
 
 def read_status(directory: str, question: Report | None = None) -> Report:
-    """Return the answer of the broker that runs on `directory`. Without a question it describes the broker.
+    """Return the reply of the broker that runs on `directory`. If `question` is None, the broker describes itself.
 
-    Raise OSError with a text for the operator, NoBrokerError if no broker runs.
+    Raise NoBrokerError if no broker runs. Raise OSError, with a text for the operator, if the broker cannot be reached
+    or does not reply.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(LIMIT_S)
@@ -185,7 +193,10 @@ def read_status(directory: str, question: Report | None = None) -> Report:
 
 
 def socket_name(directory: str) -> str:
-    """Return the abstract name of the status socket of a directory. Raise OSError if the directory cannot be read."""
+    """Return the abstract name of the status socket for a log directory.
+
+    Raise OSError if the directory cannot be read.
+    """
     state = os.stat(directory)
     return f'\0kbroker-status-{state.st_dev:x}-{state.st_ino:x}'
 
@@ -197,7 +208,7 @@ def user_of_peer(connection: socket.socket) -> int:
 
 
 def check_peer(connection: socket.socket, directory: str) -> None:
-    """Raise OSError unless the listening process may be the broker, and answers this user.
+    """Raise OSError unless the process that listens may be the broker and replies to this user.
 
     Any user can bind an abstract name. The broker's user owns the directory, or at least the lock file in it.
     """
@@ -213,7 +224,7 @@ def check_peer(connection: socket.socket, directory: str) -> None:
 
 
 def unreachable(directory: str) -> OSError:
-    """Return the error for a directory whose status socket does not exist in this network namespace."""
+    """Return the error to raise if the status socket of a directory does not exist in this network namespace."""
     holder = None
     with contextlib.suppress(OSError):
         holder = FileSystem().lock_holder(os.path.join(directory, LOCK_FILE))
@@ -224,7 +235,7 @@ def unreachable(directory: str) -> OSError:
 
 
 def lines_of(report: Report) -> Iterator[str]:
-    """Yield the lines of a report as text for people."""
+    """Yield the lines of human-readable text for a report."""
     from kbroker.base.words import words_for_bytes, words_for_seconds  # the broker does not need it
 
     yield f'kbroker {report["version"]}, process {report["pid"]}, up {words_for_seconds(report["uptime_s"])}'

@@ -1,6 +1,6 @@
 """The watch on a clean stop. It logs progress, asks the service manager for more time, and ends a stop that hangs.
 
-The work of a stop grows with the number of partitions and of bytes not yet on the disk, so its time has no fixed bound.
+A stop takes longer if there are more partitions or more bytes that are not on the disk. So its time has no fixed bound.
 If a stop makes no progress, the watch ends the process, which is as safe as a crash.
 """
 from __future__ import annotations
@@ -13,23 +13,24 @@ import time
 from kbroker.daemon import systemd
 
 REPORT_S = 5
-"""The time between two lines of the log."""
+"""The seconds between two log lines about the progress."""
 LOOK_S = 1
 STALL_LIMIT_S = 30
-"""The time without progress after which the watch ends the process."""
+"""The seconds without progress after which the watch ends the process."""
 SYNC_LIMIT_S = 600
-"""The same limit while the disk syncs: one call may write gigabytes."""
+"""The seconds without progress after which the watch ends the process while a sync runs: one sync may write gigabytes.
+"""
 GRACE_S = 10
-"""The time after which the kernel ends a process whose threads cannot run."""
+"""The additional seconds after which the kernel ends a process in which the watch cannot run."""
 
 logger = logging.getLogger('kbroker')
 
 
 class StopProgress:
-    """A watch on a stop, in a separate thread. The stop calls `note` when it makes progress."""
+    """Watches a stop in a separate thread. The stop calls `note` when it makes progress."""
 
     def __init__(self) -> None:
-        """Start the watch. From here on the kernel ends the process if it does nothing for the limit."""
+        """Start the watch, and an alarm of the kernel that ends the process if the watch stops running."""
         self._started_s = self._noted_s = time.monotonic()
         self._what, self._done, self._total = 'answering the requests under way', 0, 0
         self._limit_s = STALL_LIMIT_S
@@ -40,16 +41,16 @@ class StopProgress:
         self._thread.start()
 
     def note(self, what: str, done: int = 0, total: int = 0, *, is_sync: bool = False) -> None:
-        """Note that `done` of `total` parts of the work called `what` are done.
+        """Record that `done` of `total` parts of the work called `what` are done.
 
-        It must be cheap, because it is called often.
+        The function must be cheap, because it is called often.
         """
         self._what, self._done, self._total = what, done, total
         self._limit_s = SYNC_LIMIT_S if is_sync else STALL_LIMIT_S
         self._noted_s = time.monotonic()
 
     def end(self) -> None:
-        """End the thread: the stop is over."""
+        """End the watch, because the stop is complete."""
         self._is_over.set()
         self._thread.join()
         signal.alarm(0)
