@@ -1,4 +1,4 @@
-"""Group commit: one sync of a partition covers all appends since the previous sync began."""
+"""Group commit: one sync of a partition covers all appends that were made before this sync began."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,23 +14,27 @@ if TYPE_CHECKING:
 
 EXPIRY_INTERVAL_MS = 100
 PARTITIONS_AT_ONCE = 8
-"""The most syncs in progress. Further syncs would wait in the queue of the threads, and appends made during that time
-would need yet another sync."""
+"""The most syncs in progress. Further syncs would only wait for a free thread.
+
+Appends made while they wait would need yet another sync.
+"""
 
 
 class Flusher:
     """Collects partitions with unflushed appends. `kick`, called at the end of each tick, begins to sync them.
 
     Each partition has a separate sync, so its waiters do not wait for other partitions. Appends that are made during a
-    sync wait for the next one, so a busy disk gets larger groups.
+    sync wait for the next sync of their partition. So the busier the disk is, the more appends share a sync.
     """
 
     def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None,
                  on_shortage: Callable[[OSError], object] = lambda error: None,
                  clock: Clock | None = None, timers: Timers | None = None):
-        """`on_failure` is called after a failed sync, and the flusher halts. `on_shortage` is called if no file
-        descriptor is left to open the files; the caller has to `kick` again a little later. Without `clock` and
-        `timers`, waiters never expire."""
+        """`on_failure` is called after a failed sync, and the flusher halts.
+
+        `on_shortage` is called if no file descriptor is free to open the files. The caller must then call `kick` a
+        little later. Without `clock` and `timers`, waiters never expire.
+        """
         self._sync = sync
         self._on_failure = on_failure
         self._on_shortage = on_shortage
@@ -42,13 +46,16 @@ class Flusher:
         self._watches_waiters = False
 
     def halt(self) -> None:
-        """Flush no more: the directory is offline, and unflushed appends are lost."""
+        """Begin no more syncs: the directory is offline, and unflushed appends are lost."""
         self._halted = True
         self._dirty = {}
 
     def sync_inline(self) -> None:
-        """Sync in the thread that calls `kick` from now on. Called before a stop closes the sync threads: a sync in
-        progress may complete an operation that appends again."""
+        """From now on, sync in the thread that calls `kick`.
+
+        A clean stop calls this before it ends the sync threads: the end of a sync in progress may complete an operation
+        that appends again.
+        """
         self._sync = sync_inline
 
     def request(self, partition: Partition) -> None:
@@ -56,7 +63,10 @@ class Flusher:
         self._dirty[partition] = None
 
     def kick(self) -> None:
-        """Begin the syncs of up to PARTITIONS_AT_ONCE partitions, the longest waiting one first."""
+        """Begin to sync partitions until PARTITIONS_AT_ONCE syncs are in progress.
+
+        The partition that has waited longest is first.
+        """
         while self._dirty and len(self._syncing) < PARTITIONS_AT_ONCE:
             partition = next((each for each in self._dirty if each not in self._syncing), None)
             if partition is None:
@@ -66,8 +76,10 @@ class Flusher:
                 return
 
     def _begin(self, partition: Partition) -> bool:
-        """Begin a sync and return whether it has begun. If no file descriptor is left, the partition waits for the next
-        `kick`."""
+        """Begin a sync. Return whether it has begun.
+
+        If no file descriptor is free to open the files, the partition waits for the next `kick`.
+        """
         if not self._watches_waiters and self._timers is not None:
             self._watches_waiters = True
             self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
@@ -85,7 +97,7 @@ class Flusher:
         return True
 
     def _expire_waiters(self) -> None:
-        """Complete the overdue waiters. Check again after EXPIRY_INTERVAL_MS while partitions wait for a sync."""
+        """Complete the overdue waiters with an error. Schedule the next check while partitions wait for a sync."""
         assert self._timers is not None and self._clock is not None
         waiting = [*self._syncing, *self._dirty]
         self._watches_waiters = bool(waiting)
@@ -100,8 +112,8 @@ class Flusher:
         if self._halted:        # the directory is offline, and its waiters get or got the failure
             return
         if error is not None:
-            # After a failed fdatasync the page cache may have dropped the pages. A second fdatasync would report a
-            # success although the data are lost.
+            # After a failed fdatasync, the page cache may have dropped the pages that were not written. A second
+            # fdatasync would then report success although the data are lost.
             self._fail(error)
             return
         partition.flushed(offset)

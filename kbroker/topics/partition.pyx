@@ -1,24 +1,26 @@
-"""One partition: the access to its log, its high watermark, its last stable offset, and the waiters for both.
+"""A partition: the access to its log, its high watermark, its last stable offset, and the waiters for both offsets.
 
-A single node has no followers, so the disk is the replica: the high watermark is the end of the flushed batches (with
-kbroker.durability=page-cache, of the written batches). Produce with acks=all, both coordinators, and Fetch all wait for
-the high watermark.
+A single node has no followers, so its disk replaces them: the high watermark is the end of the flushed batches. (With
+kbroker.durability=page-cache, it is the end of the written batches.) Produce with acks=all, both coordinators, and
+Fetch wait for the high watermark.
 
-No reader, no acknowledgement and no later record may depend on a record that a crash could still take away, unless a
-restart derives the same record again from what is durable. The code keeps this rule as follows:
+A crash takes away the records that are not durable. No reader, no acknowledgement and no later record may depend on
+such a record, unless a restart derives the same record again from durable records. The code keeps this rule as follows:
 
-- The log adopts a batch before its bytes are written, so memory may run ahead of the disk. But readers stop at the high
-  watermark, acknowledgements wait for it, and after a failed write or sync the whole directory is offline.
-- A record that was accepted because of an earlier record of its log is in the same write as that record, or in a later
-  one.
-- A record that depends on a record of another log waits for the high watermark of that log, as the rows and markers of
-  a transaction do. The Complete row does not wait: a restart that finds the Prepare row sends the markers again and
-  derives the same Complete row.
-- acks=1 only promises that a record is in the page cache. A refusal, and a description of the log such as its end
-  offset, promise nothing.
+- The log adopts a batch before the batch is written, so the state in memory may contain records that the disk lacks.
+  But readers stop at the high watermark, and acknowledgements wait for it. After a failed write or sync, the whole
+  directory is offline.
+- If a record depends on an earlier record of the same log, the earlier record is in the same write or in an earlier
+  write.
+- If a record depends on a record of another log, it is appended only after that log's high watermark has passed the
+  other record. The rows and markers of a transaction are examples. The Complete row is an exception: a restart that
+  finds the Prepare row sends the markers again and derives the same Complete row.
+- acks=1 promises only that a record is in the page cache. An error reply promises nothing, nor does a description of
+  the log such as its end offset.
 
-A client sees every record that was acknowledged to it. So a reader waits until the disk has all records that were
-acknowledged with acks=1 before the reader arrived (`acknowledged_offset`). A reader sees only what is on the disk.
+A client can read every record that was acknowledged to it. So if a reader has reached the high watermark, but further
+records were acknowledged with acks=1 before the reader arrived (`acknowledged_offset`), the reader waits until the disk
+has these records. A reader gets only records that are on the disk.
 """
 from collections import deque
 
@@ -59,17 +61,17 @@ APPEND_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Kafka's errors for the clients of a coordinator when an append to its internal topic fails.
+"""Maps errors of an append to an internal topic to Kafka's errors for the clients of the coordinator.
 
-Every other error is not translated.
+All other errors are passed to the client unchanged.
 """
 
 
 cdef class DurableQueue:
-    """The completions that wait for an offset to be durable, by offset, then in order of arrival.
+    """The completions that wait for an offset to be durable. They are sorted by offset, then by arrival.
 
-    Nearly always, a new completion waits for the highest offset. Only a completion for a duplicate waits for a lower
-    one.
+    Nearly always, a new completion waits for the highest offset. Only a completion for a duplicate batch may wait for a
+    lower offset.
     """
 
     def __dealloc__(self):
@@ -92,7 +94,9 @@ cdef class DurableQueue:
         return 0
 
     cdef int make_room(self) except -1:
-        """Make room at the end: move the entries to the start, or grow if more than half of the memory is in use."""
+        """Make room for an entry at the end: move the entries to the start, or enlarge the array if fewer than half of
+        its places are free.
+        """
         cdef Awaited *larger
         if self.first > self.capacity // 2:
             memmove(self.awaited, self.awaited + self.first, (self.end - self.first) * sizeof(Awaited))
@@ -107,7 +111,7 @@ cdef class DurableQueue:
         return 0
 
     cdef int complete_first(self, object error) except -1:
-        """Remove the first completion, then complete it: it may wait again."""
+        """Remove the first completion before completing it, because it may be put in the queue again."""
         cdef Awaited head = self.awaited[self.first]
         cdef Completion completion = <Completion>head.completion
         Py_DECREF(completion)
@@ -118,7 +122,7 @@ cdef class DurableQueue:
 
 
     cdef list remove_overdue(self, int64_t monotonic_ms):
-        """Remove and return the overdue completions, each with its part."""
+        """Remove the overdue completions. Return them as (completion, part)."""
         cdef Py_ssize_t i, kept = self.first
         cdef Completion completion
         cdef list overdue = []
@@ -134,12 +138,14 @@ cdef class DurableQueue:
         return overdue
 
 
-# The links must stay valid until __dealloc__ has removed them, even if the garbage collector frees the waiter.
+# __dealloc__ needs the links to remove the waiter from its list, so the garbage collector must not clear them before.
 @cython.no_gc_clear
 cdef class FetchWaiter:
-    """A fetch that waits until the bound of its partition moves, or the partition is deleted. Subclasses define `wake`.
+    """A fetch that waits until its partition's bound for readers moves or the partition is deleted.
 
-    A partition wakes a waiter once and forgets it. A waiter may wait again, but not from `wake`.
+    Subclasses define `wake`.
+
+    A partition wakes a waiter only once. After `wake` has returned, the waiter may wait again.
     """
 
     def __init__(self, Partition partition=None):
@@ -149,7 +155,7 @@ cdef class FetchWaiter:
         self.unlink()
 
     cpdef int wait(self) except -1:
-        """Register for one call of `wake`, at the next move of the bound of `partition` or at its deletion."""
+        """Request one call of `wake` when the bound of `partition` moves, or when the partition is deleted."""
         cdef WaiterLink *head = &self.partition._fetch_waiters
         if self.link.next == NULL:
             self.link.waiter = <PyObject *>self
@@ -173,16 +179,18 @@ cdef class FetchWaiter:
         pass
 
     cdef int acknowledged(self) except -1:
-        """Called when records are acknowledged that the disk lacks. The waiter may `unlink` itself, but no other
-        waiter."""
+        """Called when the broker acknowledges records that the disk lacks.
+
+        The waiter may `unlink` itself, but no other waiter.
+        """
         return 0
 
 
 cdef class Tick:
-    """The current pass of the event loop, with the partitions that have unwritten appends, in the order of their first
-    ones.
+    """The current tick of the event loop, with the partitions that have unwritten appends, in the order of their first
+    appends.
 
-    The tick is true while it has such partitions.
+    A Tick is true while there are such partitions.
     """
 
     def __cinit__(self):
@@ -201,18 +209,18 @@ cdef class Tick:
         return 0
 
     cdef int end_loan(self) except -1:
-        """Copy the unwritten bytes of the frames served so far, which become invalid."""
+        """Copy the unwritten bytes of the frames served so far, because the buffer of these frames becomes invalid."""
         return self.arena.end_loan()
 
     cdef bint has_time(self) noexcept:
-        """Return whether this tick has time for more costly work. If not, the work has to be long work."""
+        """Return whether this tick has time for more costly work. If not, the caller must do it as long work."""
         cdef int64_t now = read_us(CLOCK_MONOTONIC)
         if self.costly_work_ends_us == 0:
             self.costly_work_ends_us = now + COSTLY_WORK_US
         return now < self.costly_work_ends_us
 
     cpdef write(self):
-        """Write all unwritten appends, including appends that are made by completions during this call."""
+        """Write all unwritten appends, including appends that completions make during this call."""
         cdef Py_ssize_t i = 0
         cdef Partition partition
         if self.partitions:
@@ -233,8 +241,8 @@ cdef class Tick:
 cdef class Partition(Appender):
     """A log and its waiters.
 
-    With `page_cache`, a written append is durable. Otherwise `flusher` syncs it and calls `flushed` once the bytes
-    are on the disk. Without a `tick` each append is written at once.
+    If `page_cache` is true, a written append counts as durable. Otherwise `flusher` syncs it and calls `flushed` once
+    the bytes are on the disk. Without a `tick`, each append is written immediately.
     """
 
     def __init__(self, Log log, bytes topic_id, int32_t leader_epoch, flusher, bint page_cache, Tick tick=None):
@@ -243,7 +251,7 @@ cdef class Partition(Appender):
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self._log = log
-        # The whole log is durable: recovery has read it, or a clean stop has flushed it.
+        # At the start the whole log is durable: recovery has read it, or a clean stop has flushed it.
         self.high_watermark = log.log_end_offset
         log.producer_state.unstable.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
@@ -260,7 +268,7 @@ cdef class Partition(Appender):
 
     @property
     def failure(self):
-        """The KafkaError with which the log directory failed, or None."""
+        """The KafkaError that describes why the log directory failed, or None if it works."""
         return self._log.failure
 
     @property
@@ -270,12 +278,12 @@ cdef class Partition(Appender):
 
     @property
     def size_bytes(self):
-        """The size of the log without its indexes."""
+        """The size of the log in bytes, without its indexes."""
         return self._log.segments.size_bytes
 
     @property
     def max_message_bytes(self):
-        """The largest batch that the topic accepts (`max.message.bytes`)."""
+        """The largest batch, in bytes, that the topic accepts (`max.message.bytes`)."""
         return self._log.config.max_message_bytes
 
     @property
@@ -288,8 +296,10 @@ cdef class Partition(Appender):
 
     @property
     def last_stable_offset(self):
-        """The first offset of the earliest open transaction, but not below the log start; else the high watermark
-        (KIP-98)."""
+        """The first offset of the earliest open transaction, or the high watermark if no transaction is open (KIP-98).
+
+        It is not below the log start.
+        """
         return self.stable_offset()
 
     cdef int64_t start_offset(self) noexcept:
@@ -308,15 +318,18 @@ cdef class Partition(Appender):
         return max(first_unstable, self._log.log_start_offset)
 
     cdef int append(self, Append *append) except -1:
-        """Append to the log. If a written append is durable, move the high watermark at once; after the outcome
-        UNWRITTEN, `end_tick` moves it."""
+        """Append a batch to the log.
+
+        If a written append counts as durable, move the high watermark now. If the outcome is UNWRITTEN, `end_tick`
+        moves it.
+        """
         append.leader_epoch = self.leader_epoch
         self._log.append(append)
         if append.outcome == DUPLICATE:
             return 0
         if self._replayer is not None:
-            # The batch is copied, because the replay waits until it is durable and the caller's buffer is only
-            # borrowed.
+            # The caller only lends its buffer, and the replay of the batch waits until the batch is durable. So the
+            # batch is copied.
             kept = PyBytes_FromStringAndSize(<char *>append.data, append.size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
         if append.outcome == UNWRITTEN:
@@ -324,10 +337,10 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef int64_t append_bytes(self, uint8_t *data, Py_ssize_t size, int transaction_version) except -1:
-        """Append one batch of a coordinator. It is written at the end of the tick at the latest.
+        """Append one batch of a coordinator. The batch is written at the end of the tick or before.
 
-        Return the offset behind the batch, for `await_durable`. The caller may reuse the bytes afterwards. Raise
-        KafkaError if the append fails, and CorruptBatchError if the bytes are not one batch.
+        Return the offset after the batch, for `await_durable`. After the call, the caller may reuse the bytes. Raise
+        KafkaError if the append fails, CorruptBatchError if the bytes are not one batch.
         """
         cdef Append append
         begin_append(&append, data, size, ORIGIN_COORDINATOR, WRITE_LATER)
@@ -337,7 +350,7 @@ cdef class Partition(Appender):
         return append.last_offset + 1
 
     cdef int end_tick(self) except -1:
-        """Write the unwritten appends of this tick. After a failed write, complete all waiters with the error."""
+        """Write the unwritten appends of this tick. If the write fails, complete all waiters with the error."""
         try:
             self._log.write_unwritten()
         except KafkaError as error:
@@ -346,15 +359,15 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef bint is_made(self) noexcept:
-        """Return whether the log has its directory and files. If not, the first append creates them."""
+        """Return whether the log's directory and files exist. If they do not, the first append creates them."""
         return self._log.maker is None
 
     cdef bint answers_from_page_cache(self) noexcept:
-        """Return whether a written append is durable."""
+        """Return whether a written append counts as durable."""
         return self._page_cache
 
     cdef int acknowledge(self, int64_t end_offset) except -1:
-        """Note that records up to `end_offset` are acknowledged, although the disk may lack them."""
+        """Record that the records below `end_offset` are acknowledged, although the disk may lack them."""
         cdef WaiterLink *head = &self._fetch_waiters
         cdef WaiterLink *link = head.next
         cdef FetchWaiter waiter
@@ -368,11 +381,13 @@ cdef class Partition(Appender):
         return 0
 
     cdef bint hides_acknowledged(self, int64_t offset) noexcept:
-        """Return whether a reader at `offset` has reached the high watermark, but further records are acknowledged."""
+        """Return whether a reader at `offset` has reached the high watermark, although further records are
+        acknowledged.
+        """
         return self.high_watermark <= offset < self.acknowledged_offset
 
     cdef int _written(self) except -1:
-        """Note that all appends are written: move the high watermark, or request a sync."""
+        """Move the high watermark or request a sync, because all appends are written."""
         if self._page_cache:
             if self._log.must_flush():
                 self._flusher.request(self)
@@ -382,7 +397,10 @@ cdef class Partition(Appender):
         return 0
 
     def files_to_sync(self):
-        """Return (files, offset). The caller syncs all files, then calls `flushed(offset)`. Raises OSError."""
+        """Return (files, offset). The caller syncs all the files, then calls `flushed(offset)`.
+
+        Raise OSError if a file cannot be opened.
+        """
         return self._log.files_to_sync()
 
     def request_flush(self):
@@ -391,15 +409,17 @@ cdef class Partition(Appender):
             self._flusher.request(self)
 
     def flushed(self, int64_t offset):
-        """Note that the files of `files_to_sync` are synced: everything below `offset` is on the disk."""
+        """Move the high watermark to `offset`, because the files of `files_to_sync` are synced: the disk has all
+        records below `offset`.
+        """
         self._log.mark_flushed(offset)
         if offset > self.high_watermark:
             self._advance(offset)
 
     cdef int _advance(self, int64_t high_watermark) except -1:
         cdef DurableQueue queue = self._durable_queue
-        # The order is replay, acknowledgements, readers: no client may see an offset before the coordinator's state has
-        # it.
+        # First replay, then acknowledge, then wake readers: no client may see an offset that the coordinator's state
+        # does not contain.
         self.high_watermark = high_watermark
         self._log.producer_state.unstable.on_high_watermark(high_watermark)
         if self._replayer is not None:
@@ -424,21 +444,23 @@ cdef class Partition(Appender):
         return 0
 
     def when_durable(self, int64_t offset, done, *, int64_t overdue_ms=0):
-        """Call `done(error)` when `await_durable` would complete. The wait expires at `overdue_ms` of the monotonic
-        clock; 0 means never."""
+        """Call `done(error)` when `await_durable` completes.
+
+        The wait expires when the monotonic clock reaches `overdue_ms`. 0 means that it never expires.
+        """
         cdef Callback callback = Callback(lambda error, _: done(error))
         callback.overdue_ms = overdue_ms
         self.await_durable(offset, callback, 0)
 
     def acknowledged(self, int64_t overdue_ms=0):
-        """Wait, as long work, until the disk has all acknowledged records. Raise the errors of `durable`."""
+        """Wait, as long work, until the disk has all acknowledged records. Raise the errors that `durable` raises."""
         return self.durable(self.acknowledged_offset, overdue_ms)
 
     def durable(self, int64_t offset, int64_t overdue_ms=0):
-        """Wait, as long work, until `offset` is durable, at most until `overdue_ms` of the monotonic clock unless it is
-        0.
+        """Wait, as long work, until all records below `offset` are durable.
 
-        Raise KafkaError REQUEST_TIMED_OUT, or the error because of which the offset cannot become durable.
+        Raise KafkaError REQUEST_TIMED_OUT when the monotonic clock reaches `overdue_ms`, unless `overdue_ms` is 0. If
+        the records cannot become durable, raise the error that prevents it.
         """
         if self.high_watermark < offset:
             error = yield from result_of(partial(self.when_durable, offset, overdue_ms=overdue_ms))
@@ -446,9 +468,9 @@ cdef class Partition(Appender):
                 raise error.with_traceback(None)    # others that wait get the same one
 
     cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1:
-        """Complete `part` of `completion` once the high watermark has reached `offset`.
+        """Complete `part` of `completion` when the high watermark has reached `offset`: the error is then None.
 
-        The error is None then. It is a KafkaError if the log directory fails or the partition is deleted first.
+        If the log directory fails or the partition is deleted first, complete it with a KafkaError.
         """
         if self.is_deleted:
             return completion.complete(self._deleted_error(), part, None)
@@ -459,25 +481,30 @@ cdef class Partition(Appender):
         return self._durable_queue.put(offset, completion, part)
 
     def expire_waiters(self, int64_t monotonic_ms):
-        """Complete the overdue waiters with an error. Their batches stay in the log, and become durable later."""
+        """Complete the overdue waiters with an error.
+
+        The batches for which they wait stay in the log, and become durable later.
+        """
         cdef Completion completion
         for completion, part in self._durable_queue.remove_overdue(monotonic_ms):
             completion.complete(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{self.topic}-{self.partition} is not on the '
                                                                         'disk yet'), part, None)
 
     def set_replayer(self, callback):
-        """Call `callback(header, batch)` for each batch from now on, in order, once it is durable."""
+        """From now on, call `callback(header, batch)` for each appended batch, in order, when the batch is durable."""
         self._not_replayed = deque()
         self._replayer = callback
 
     def batches(self, int64_t start_offset=0):
-        """Return the batches that end at or after `start_offset`, as (header, memoryview)."""
+        """Return (header, memoryview) of each batch that contains offsets at or after `start_offset`."""
         return self._log.batches(max(start_offset, self._log.log_start_offset))
 
     def replay_all(self, replay) -> None:
-        """Call `replay(header, memoryview)` for each batch. A coordinator does this before it serves requests.
+        """Call `replay(header, memoryview)` for each batch of the log.
 
-        Raise CorruptLogError with the file of a batch that `replay` cannot read.
+        A coordinator does this before it serves requests.
+
+        Raise CorruptLogError, which names the file, if `replay` cannot read a batch.
         """
         for header, batch in self.batches():
             try:
@@ -487,32 +514,38 @@ cdef class Partition(Appender):
                                       f'{header.base_offset} that cannot be read: {error}') from error
 
     def file_of(self, int64_t offset) -> str:
-        """Return the path of the log file with an offset."""
+        """Return the path of the log file that contains an offset."""
         return self._log.segments.find(offset).log_file_path()
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
-        """Return batches from the one that holds `offset`, as `Log.read` does.
+        """Return batches, beginning with the batch that contains `offset`, as `Log.read` does.
 
-        `upper_bound_offset` is the high watermark or, for read_committed, the last stable offset. Raises KafkaError
-        OFFSET_OUT_OF_RANGE outside log start..log end, UNKNOWN_TOPIC_OR_PARTITION once deleted, KAFKA_STORAGE_ERROR.
+        `upper_bound_offset` is the high watermark. For read_committed it is the last stable offset. Raise KafkaError
+        OFFSET_OUT_OF_RANGE if `offset` is below the log start or above the log end, UNKNOWN_TOPIC_OR_PARTITION if the
+        partition was deleted, and KAFKA_STORAGE_ERROR if the log directory has failed.
         """
         if self.is_deleted:
             raise self._deleted_error()
         return self._log.read(offset, max_bytes, upper_bound_offset, min_one_batch)
 
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
-        """Return the aborted transactions that a reader of these offsets needs, encoded as in `Log.aborted_rows`."""
+        """Return the aborted transactions that a reader of these offsets must skip, encoded as in `Log.aborted_rows`.
+        """
         return self._log.aborted_rows(fetch_offset, upper_bound_offset)
 
     def end_of_epoch(self, int32_t leader_epoch):
-        """Return (epoch, offset) where the largest epoch in use at or below `leader_epoch` ends; (-1, -1): unknown."""
+        """Find the largest epoch in use that is at or below `leader_epoch`. Return (epoch, offset of its end).
+
+        Return (-1, -1) if there is no such epoch.
+        """
         if leader_epoch == self.leader_epoch:
-            # Before its first append, the current epoch has no line in the checkpoint.
+            # The current epoch has no line in the checkpoint before its first append, so the checkpoint is not used for
+            # it.
             return leader_epoch, self._log.log_end_offset
         return self._log.leader_epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
     def epoch_at(self, int64_t offset):
-        """Return the leader epoch in which `offset` was written, -1 if unknown."""
+        """Return the leader epoch in which the record at `offset` was written, or -1 if it is unknown."""
         if offset == self._log.log_end_offset:
             return self.leader_epoch
         return self._log.leader_epochs.epoch_for(offset)
@@ -520,20 +553,26 @@ cdef class Partition(Appender):
     def offset_for_timestamp(self, int64_t timestamp_ms, searches, int64_t overdue_ms=0):
         """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
 
-        Return None if there is no such record. Wait until the record is durable. Raise the errors of `durable`, and
-        KafkaError if the read fails.
+        Return None if there is no such record. Otherwise wait until the record is durable. Raise the errors that
+        `durable` raises, and KafkaError if the log cannot be read.
         """
         found = yield from self._log.offset_for_timestamp(timestamp_ms, searches)
         return (yield from self.durable_position(found, overdue_ms))
 
     def max_timestamp(self, searches, int64_t overdue_ms=0):
-        """Return, as `offset_for_timestamp` does, the first record with the greatest timestamp."""
+        """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record with the greatest
+        timestamp.
+
+        Wait and raise errors as `offset_for_timestamp` does.
+        """
         found = yield from self._log.max_timestamp(searches)
         return (yield from self.durable_position(found, overdue_ms))
 
     def durable_position(self, found, int64_t overdue_ms):
-        """Wait until a record that a search has found is durable, then return it. Another record would be a wrong
-        answer."""
+        """Wait until the record that a scan has found is durable, then return it.
+
+        Do not return another record that is already durable: that would be a wrong result.
+        """
         if self.is_deleted:
             raise self._deleted_error()
         if found is not None:
@@ -541,20 +580,23 @@ cdef class Partition(Appender):
         return found
 
     def active_producers(self):
-        """Return the entries of the producers that the log knows."""
+        """Return the state entries of the producers that the log knows."""
         return list(self._log.producer_state.entries.values())
 
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms):
-        """Return the guard that the first append of a transaction must bring; None if the transaction is open here.
+        """Return the guard that the first append of a transaction must pass, or None if the transaction is already open
+        here.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH for a producer that has been fenced (KIP-890).
+        Raise KafkaError INVALID_PRODUCER_EPOCH if the producer has been fenced (KIP-890).
         """
         return self._log.producer_state.start_verification(producer_id, producer_epoch, base_sequence,
                                                           supports_epoch_bump, now_ms)
 
     def check_producer_room(self, int64_t producer_id):
-        """Raise KafkaError POLICY_VIOLATION if the log can take no further producer, and this one is new."""
+        """Raise KafkaError POLICY_VIOLATION if the producer is new to the log and the log has no room for another
+        producer.
+        """
         self._log.producer_state.check_room(producer_id)
 
     def update_config(self, config):
@@ -562,7 +604,10 @@ cdef class Partition(Appender):
         self._log.update_config(config)
 
     def delete_records(self, int64_t offset):
-        """Move the log start to `offset` (-1: the high watermark). Raises KafkaError OFFSET_OUT_OF_RANGE."""
+        """Move the log start to `offset`, or to the high watermark if `offset` is -1.
+
+        Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is above the high watermark or below -1.
+        """
         if offset == -1:
             offset = self.high_watermark
         if offset < 0 or offset > self.high_watermark:
@@ -572,18 +617,21 @@ cdef class Partition(Appender):
         self.start_moved()
 
     def start_moved(self):
-        """Wake the readers after the log start moved: sessions report it, and readers below it are out of range."""
+        """Wake all readers after the log start moved.
+
+        Fetch sessions report the new start, and readers below it are out of range.
+        """
         self.wake_fetch_waiters()
 
     def fail(self, error):
-        """Complete all waiters with the error of a directory that failed."""
+        """Complete all waiters with `error`, because the log directory has failed."""
         cdef DurableQueue queue = self._durable_queue
         while queue.first < queue.end:
             queue.complete_first(error)
         self.wake_fetch_waiters()
 
     def mark_deleted(self):
-        """Fail all waiters of a topic that was deleted, and refuse reads from now on."""
+        """Fail all waiters because the topic was deleted. From now on, refuse reads."""
         self.is_deleted = True
         self.fail(self._deleted_error())
 

@@ -3,10 +3,10 @@ from libc.stdint cimport INT32_MIN, int32_t, uint32_t
 
 
 cpdef uint32_t partition_for(str key, uint32_t partitions) except? 0xFFFFFFFF:
-    """Return the partition, 0 to `partitions` - 1, of a group id or transactional.id.
+    """Return the partition for a group id or a transactional.id: a number from 0 to `partitions` - 1.
 
-    Kafka's rule: Java's string hash (31 * hash + UTF-16 unit, in 32 bits, signed), made non-negative, modulo the
-    number of partitions. The absolute value of the smallest int counts as 0.
+    This is Kafka's rule. It computes Java's string hash (31 * hash + UTF-16 unit, a signed number of 32 bits). Then it
+    makes the hash non-negative, where the smallest int becomes 0, and takes it modulo the number of partitions.
     """
     cdef uint32_t code_point, value = 0
     cdef Py_UCS4 character

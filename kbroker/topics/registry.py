@@ -1,4 +1,7 @@
-"""The topics of this broker: metadata lists them, the log manager holds the files, and a Partition joins the two."""
+"""The topics of this broker.
+
+The metadata lists them, the log manager holds their files, and a Partition joins the two.
+"""
 from __future__ import annotations
 
 import logging
@@ -25,16 +28,19 @@ from kbroker.topics.topic import Topic
 logger = logging.getLogger('kbroker.topics')
 
 MOST_PARTITIONS = 100_000
-"""The most partitions of a broker, at 7 to 10 KB of memory each. A start also opens existing partitions beyond this
-number."""
+"""The most partitions of a broker. Each takes 7 to 10 KB of memory.
+
+A start also opens existing partitions that exceed this number.
+"""
 
 
 @dataclass(slots=True)
 class TopicRegistry:
     """All topics by name and by id.
 
-    `on_topic_created`, `on_partitions_added` and `on_topic_deleted` are called with the Topic, once the partitions can
-    be used, or no longer can. `by_encoded_name` (names in UTF-8, as in requests) and `by_id` are for reading only.
+    The functions in `on_topic_created` and `on_partitions_added` are called with the Topic once its partitions can be
+    used, those in `on_topic_deleted` when they can no longer be used. Other code may only read `by_encoded_name` (its
+    keys are names in UTF-8, as in requests) and `by_id`.
     """
 
     config: Config
@@ -50,13 +56,13 @@ class TopicRegistry:
     by_encoded_name: dict[bytes, Topic] = field(default_factory=dict)
     by_id: dict[bytes, Topic] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
-    """The deleted topics whose directories are not renamed yet."""
+    """The names of deleted topics whose directories are not renamed yet."""
 
     def ledger(self) -> list[Line]:
         return [Line('partitions', '', lambda: len(self.log_manager.logs), lambda: self.most_partitions, '10 KB each')]
 
     def open_all(self) -> None:
-        """Open every topic of the metadata image. Recovery runs here for a directory that was not stopped cleanly."""
+        """Open every topic of the metadata image. If the directory was not stopped cleanly, recover its partitions."""
         self._set_strays_aside()
         for image in self.controller.image.topics.values():
             self._open_found(image)
@@ -89,8 +95,11 @@ class TopicRegistry:
         return found.partitions[partition]
 
     def get(self, topic: str, partition: int) -> Partition:
-        """Return a partition. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and KAFKA_STORAGE_ERROR
-        once the log directory has failed."""
+        """Return a partition.
+
+        Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist, KAFKA_STORAGE_ERROR if the log directory has
+        failed.
+        """
         found = self.find(topic, partition)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist')
@@ -98,11 +107,12 @@ class TopicRegistry:
             raise found.failure.with_traceback(None)
         return found
 
-    # Changes of many partitions are generators, which yield between small parts. `commits.turns` keeps them apart. A
-    # topic is in the registry from the moment when all its partitions are open until its deletion is durable.
+    # A change of many partitions is a generator, which yields between small parts. `commits.turns` lets only one such
+    # change run at a time. A new topic enters the registry when all its partitions are open. It stays there until its
+    # deletion is durable.
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        """Create a topic durably and open it, all within this call. Raise KafkaError if the controller refuses it."""
+        """Create a topic durably and open it before returning. Raise KafkaError if the controller refuses the topic."""
         if name in self._leaving:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'topic {name!r} is being deleted')
         result, = self.controller.at_once(self.controller.topics.create([NewTopic(name, partitions, configs)]))
@@ -112,9 +122,11 @@ class TopicRegistry:
 
     def create_many(self, new_topics: list[NewTopic], *, validate_only: bool = False,
                     charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request.
+        """Create the valid topics of `new_topics` in one metadata batch.
 
-        `TopicOperations.create` describes `charge`.
+        Return a result for each topic, in the order of `new_topics`.
+
+        `TopicOperations.create` documents `charge`.
         """
         yield from self.controller.commits.turns.take()
         try:
@@ -131,7 +143,7 @@ class TopicRegistry:
             self.controller.commits.turns.end()
 
     def ensure_internal(self, name: str) -> Topic:
-        """Return the internal topic `name`, created at its first use with Kafka's configs."""
+        """Return the internal topic `name`. If it does not exist, create it with the configs that Kafka uses."""
         found = self._by_name.get(name)
         if found is not None:
             return found
@@ -163,9 +175,12 @@ class TopicRegistry:
         return self.create(name, count, configs)
 
     def delete_many(self, topics: list[Topic], charge: Charge = charge_nothing) -> Steps[dict[str, KafkaError]]:
-        """Delete topics durably, except those deleted since. Files are removed after file.delete.delay.ms.
+        """Delete topics durably, except topics that were deleted in the meantime.
 
-        Return the errors that `charge` raised, by topic. Raise KafkaError if no topic can be deleted.
+        Their files are removed after file.delete.delay.ms.
+
+        Return {topic name: the error that `charge` raised} for the topics that are not deleted. Raise KafkaError if no
+        topic can be deleted.
         """
         yield from self.controller.commits.turns.take()
         try:
@@ -184,8 +199,11 @@ class TopicRegistry:
 
     def _hide(self, topics: list[Topic], results: list[TopicImage | KafkaError], leaving: list[Topic],
               refused: dict[str, KafkaError]) -> Steps[None]:
-        """Remove topics from the registry. Put the deleted ones into `leaving`, and the errors of the others into
-        `refused`. Empty `results`, so that the images of the topics are freed in parts, too."""
+        """Remove the deleted topics from the registry, and add them to `leaving`.
+
+        Add the errors of the topics that are not deleted to `refused`. Empty `results`, so that the images of the
+        topics are freed in parts, too.
+        """
         pace = Pace()
         results.reverse()
         for topic in topics:
@@ -202,7 +220,7 @@ class TopicRegistry:
                 yield
 
     def _close(self, topics: list[Topic]) -> Steps[None]:
-        """Close the partitions of topics that no longer exist, and rename their directories."""
+        """Close the partitions of deleted topics, and rename their directories."""
         for topic in topics:
             for partition in topic.partitions:
                 partition.mark_deleted()
@@ -216,9 +234,12 @@ class TopicRegistry:
 
     def add_partitions(self, counts: dict[str, int], *, validate_only: bool = False,
                        charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Raise the number of partitions of each topic in one metadata batch. Return the topic or an error for each.
+        """Raise the number of partitions of topics, in one metadata batch.
 
-        The errors are UNKNOWN_TOPIC_OR_PARTITION and, for a number that is not higher, INVALID_PARTITIONS.
+        Return the changed topic or an error for each of `counts`.
+
+        The error is UNKNOWN_TOPIC_OR_PARTITION for an unknown topic, and INVALID_PARTITIONS for a number that is not
+        higher than the current number.
         """
         yield from self.controller.commits.turns.take()
         try:
@@ -236,7 +257,7 @@ class TopicRegistry:
             self.controller.commits.turns.end()
 
     def _check_room(self, partitions: int) -> None:
-        """Raise KafkaError POLICY_VIOLATION if the broker would have too many partitions."""
+        """Raise KafkaError POLICY_VIOLATION if `partitions` more would exceed the limit of this broker."""
         found = len(self.log_manager.logs)
         if found + partitions > self.most_partitions:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found {found} partitions and {partitions} more, expected '
@@ -250,8 +271,10 @@ class TopicRegistry:
             listener(topic)
 
     def flush_by_time(self) -> Steps[None]:
-        """Flush the partitions of topics with a flush.ms. The interval between the caller's calls is the precision, as
-        in Kafka."""
+        """Flush the partitions of topics that set flush.ms.
+
+        As in Kafka, flush.ms is only as precise as the interval between the calls of this function.
+        """
         for topic in self.topics():
             if topic.config.flush_ms < LONG_MAX:
                 for partition in list(topic.partitions):
@@ -261,19 +284,23 @@ class TopicRegistry:
             yield
 
     def configure(self) -> Steps[None]:
-        """Apply changed defaults of the broker to every topic that does not override them.
+        """Apply the changed defaults of the broker to all topics. The overrides of a topic are still stronger.
 
-        The caller holds `commits.turns`.
+        The caller must hold a turn of `commits.turns`.
         """
         for topic in self.topics():
             yield from self._apply(topic, topic.overrides)
 
     def configure_topic(self, name: str) -> Steps[None]:
-        """Apply the configs of a topic that changed in the metadata image. The caller holds `commits.turns`."""
+        """Apply the configs of a topic after they changed in the metadata image.
+
+        The caller must hold a turn of `commits.turns`.
+        """
         return self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:
-        """Rename directories that belong to no topic, or to another topic of the same name, as Kafka does."""
+        """Rename directories that belong to no topic, or to a topic with the same name but another id, as Kafka does.
+        """
         image = self.controller.image
         for name, partition in sorted(self.log_manager.found):
             topic = image.topics.get(name)
@@ -314,7 +341,7 @@ class TopicRegistry:
 
     def _opened(self, image: TopicImage, partitions: Sequence[PartitionImage],
                 config: LogConfig) -> Steps[list[Partition]]:
-        """Create the logs of new partitions."""
+        """Create the logs of new partitions, and return the partitions."""
         opened = []
         for partition in partitions:
             log = self.log_manager.create_log(image.name, partition.index, image.topic_id, config)
@@ -323,7 +350,7 @@ class TopicRegistry:
         return opened
 
     def _open_found(self, image: TopicImage) -> None:
-        """Open a topic whose directories a start has found."""
+        """Open a topic whose directories were found at the start."""
         config = LogConfig(self.config, self._overrides(image.name))
         self._add(image, [self._partition(self.log_manager.open_log(image.name, partition.index, image.topic_id, config,
                                                                     sync_later=True), image.topic_id, partition)

@@ -1,13 +1,15 @@
-"""A topic as the hot paths of the broker use it, from C."""
+"""A topic in the form that the hot paths of the broker use, with access from C."""
 
 
 cdef class Topic:
-    """A topic and its partitions, by index.
+    """A topic and its partitions, in the order of their indexes.
 
-    `encoded_name` is the name in UTF-8, as requests carry it. `overrides` are the configs set on the topic itself.
-    `produce_rules` caches the ProduceRules of `config`: the first Produce makes them, and a change of the config
-    discards them. `metadata` caches the topic's part of Metadata answers: the first answer makes it, and new partitions
-    discard it.
+    - `encoded_name` is the name in UTF-8, as in requests.
+    - `overrides` are the configs that the topic itself sets.
+    - `produce_rules` caches the ProduceRules of `config`. The first Produce creates them, and a change of `config`
+      discards them.
+    - `metadata` caches the topic's part of Metadata responses. The first response creates it, and new partitions
+      discard it.
     """
 
     def __init__(self, str name not None, bytes topic_id not None, list partitions not None, dict overrides, config,
