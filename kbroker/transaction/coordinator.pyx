@@ -1,8 +1,8 @@
 """The transaction coordinator: producer ids, the partitions of transactions, and the transactional ids themselves.
 
 Each operation compares the request with the row in force, appends the next row, and completes when that row is durable.
-`state` has the states; `end_transaction` ends transactions. An operation with a completion reports errors to it, and
-raises none.
+`state` documents the states. `end_transaction` ends transactions. An operation that gets a completion passes its errors
+to the completion, and raises none.
 """
 import logging
 
@@ -53,16 +53,18 @@ cdef tuple MODES = tuple(map(Mode.of_produce, range(PRODUCE_VERSIONS)))
 cdef class Adding(Completion):
     """A request to add partitions to a transaction.
 
-    Until `deadline_ms`, an attempt is repeated if another change of the id is in flight. `error_for_mode`, if any,
-    translates the coordinator's errors for a write in `mode`.
+    If another change of the transactional.id is in flight, the attempt is repeated until `deadline_ms` of the monotonic
+    clock. If `error_for_mode` is not None, it translates the coordinator's errors for a write in `mode`.
     """
 
     cpdef attempt(self):
         self.coordinator.add(self)
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        """Report the result of an attempt, or repeat it. Without `error`, the partitions are durably in the
-        transaction."""
+        """Report the result of an attempt, or repeat the attempt.
+
+        If `error` is None, the partitions are durably in the transaction.
+        """
         if error is None:
             return self.done.complete(None, self.part, None)
         if (error.code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
@@ -74,7 +76,10 @@ cdef class Adding(Completion):
 
 
 cdef class FencedFirst(Completion):
-    """An InitProducerId that first aborts the open transaction. The client repeats it until the abort is complete."""
+    """An InitProducerId that first aborts the open transaction.
+
+    Its client repeats the request until the abort is complete.
+    """
     cdef Completion done
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -95,7 +100,7 @@ cdef class Kept(Completion):
 cdef class TransactionCoordinator:
     """Owns the state of every transactional.id.
 
-    `transaction_version` is the finalized level of the feature `transaction.version`; `use_version` changes it.
+    `transaction_version` is the finalized level of the feature `transaction.version`. `use_version` changes it.
     """
 
     def __init__(self, config, Clock clock, LongWork long_work, topics, producer_ids, *, int transaction_version,
@@ -117,13 +122,13 @@ cdef class TransactionCoordinator:
         self._stops = []
 
     def use_version(self, int transaction_version):
-        """Use another level of transaction.version from now on. Rows in the log are not changed."""
+        """From now on, use another level of transaction.version. The rows that are in the log are not changed."""
         self._transaction_version = transaction_version
         self.store.row_version = value_version(transaction_version)
         self.ender.transaction_version = transaction_version
 
     def start(self):
-        """Load `__transaction_state`, finish the decided transactions, and start the periodic checks."""
+        """Load `__transaction_state`, finish the transactions that are decided, and start the periodic checks."""
         self.store.start()
         config = self._config
         self._stops = [
@@ -134,7 +139,7 @@ cdef class TransactionCoordinator:
         ]
 
     def close(self):
-        """Write the held rows, then stop. The caller calls `stop` instead if the log has failed."""
+        """Write the held rows, then stop. If the log has failed, the caller calls `stop` instead."""
         self.store.append_held()
         self.stop()
 
@@ -153,16 +158,16 @@ cdef class TransactionCoordinator:
 
     def init_producer_id(self, str transactional_id, int64_t timeout_ms, int64_t producer_id, int16_t producer_epoch,
                          Completion done not None, bint is_two_phase=False, bint keeps=False):
-        """Give a producer id and epoch to a new producer, or the next epoch to a producer that names its current one
-        (KIP-360).
+        """Pass a producer id and epoch to `done` for a new producer, or the next epoch for a producer that names its
+        current epoch (KIP-360).
 
-        The result is a TransactionRow whose client's pair they are. The previous owner of the transactional.id is
-        fenced, and its open transaction is aborted. The client then gets CONCURRENT_TRANSACTIONS, and repeats the
-        request until the abort is complete.
+        The result is a TransactionRow with this pair as the client's pair. The previous owner of the transactional.id is
+        fenced. If it has an open transaction, the transaction is aborted. The client then gets CONCURRENT_TRANSACTIONS,
+        and repeats the request until the abort is complete.
 
-        In two-phase commit (KIP-939), transactions never time out, and `timeout_ms` is not used. A client that `keeps`
-        takes over an open transaction without aborting it. The row is Ongoing then, and also has the transaction's
-        pair.
+        In two-phase commit (KIP-939), transactions never time out, and `timeout_ms` is not used. If `keeps` is true,
+        the client takes over the open transaction, which is not aborted. The row then has the state Ongoing, and
+        contains the transaction's pair, too.
         """
         cdef TransactionRow row
         cdef FencedFirst fenced
@@ -207,7 +212,10 @@ cdef class TransactionCoordinator:
                              f'{EPOCH_BUMPS_FROM} on, found {self._transaction_version}')
 
     def _to_initialise(self, str transactional_id, int64_t timeout_ms):
-        """Return the id's state partition and metadata. Create the metadata of a new id, which has no row yet."""
+        """Return the state partition and the metadata of a transactional.id.
+
+        For a new id, create metadata without a row.
+        """
         owned, metadata = self.store.find(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata.unborn(transactional_id, self._producer_ids.next(), timeout_ms,
@@ -217,11 +225,12 @@ cdef class TransactionCoordinator:
 
     def _prepare_init(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t producer_id,
                       int16_t producer_epoch, bint keeps):
-        """Prepare the row that `initialisations` decides on: Empty, kept, or the fence of an open transaction.
+        """Prepare the row that `initialisations` decides on: an Empty row, a kept row, or the fence of an open
+        transaction.
 
-        While a transaction is open and not kept, the client's epoch is not checked (as in Kafka). Either way the
-        transaction is aborted, and the client repeats its request. The repeated request succeeds for a client with the
-        current epoch, and is fenced for any other client.
+        While a transaction is open and not kept, the client's epoch is not checked here, as in Kafka. The transaction
+        is aborted in any case, and the client repeats its request. The repeated request succeeds if the client has the
+        current epoch. Otherwise the client is fenced then.
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
@@ -248,7 +257,11 @@ cdef class TransactionCoordinator:
         return metadata.prepare_epoch_increment(timeout_ms, expected_epoch, now_ms)
 
     def _prepare_keep(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t now_ms):
-        """Prepare the kept row. It never has a lower timeout, because the transaction began under the old one."""
+        """Prepare the kept row.
+
+        The row keeps the transaction's timeout unless transactions of the client never time out, because the
+        transaction began with that timeout.
+        """
         cdef TransactionRow current = metadata.current
         fresh_producer_id = self._producer_ids.next() if current.is_exhausted() else NO_PRODUCER_ID
         return metadata.prepare_keep(timeout_ms if timeout_ms == NEVER_TIMES_OUT_MS else current.fields.timeout_ms,
@@ -258,24 +271,25 @@ cdef class TransactionCoordinator:
 
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
                          int client_transaction_version, Completion done):
-        """Add `partitions`, which exist, to the producer's transaction. Begin a transaction if none is open.
+        """Add `partitions`, which must exist, to the producer's transaction. If no transaction is open, begin one.
 
-        Refuse with CONCURRENT_TRANSACTIONS while another change of the id is in flight.
+        Refuse the request with CONCURRENT_TRANSACTIONS while another change of the transactional.id is in flight.
         """
         self.add(self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
                              client_transaction_version, done))
 
     cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                  PartitionSet partitions, object connection, Completion done):
-        """Do as `add_partitions` for a client from before TV2, whose request came on `connection`.
+        """Add partitions for a client from before TV2, whose request arrived on `connection`.
 
-        The request waits up to ADD_RETRY_MAX_MS for another change in flight before it is refused. `stale_requests`
-        judges it after the wait, because the client may change its connection during the wait.
+        Unlike `add_partitions`, this waits up to ADD_RETRY_MAX_MS if another change is in flight, and only then refuses
+        the request. `stale_requests` checks the request after the wait, because the client may change its connection
+        while it waits.
 
-        A producer gets the reply to its EndTxn before the transaction is complete, so its next transaction may begin
-        before that. Kafka waits for the completion only for writes of TV2 (KAFKA-18575). An older client would wait for
-        its backoff in each transaction, which is many times as long as the completion takes. So kbroker waits for older
-        clients as well.
+        A producer gets the reply to its EndTxn before the transaction is complete. So it may begin its next transaction
+        too early. Kafka waits for the completion only in writes of TV2 (KAFKA-18575). An older client then has to wait
+        for its retry backoff in each transaction, which is many times longer than the completion takes. So kbroker
+        waits for older clients, too.
         """
         cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions, 0, done)
         adding.connection = connection
@@ -323,9 +337,12 @@ cdef class TransactionCoordinator:
         return self.store.append(owned, metadata, adding, 0)
 
     def verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions):
-        """Return an error code for each partition: whether it is in the producer's transaction (KIP-890 part 1).
+        """Return {partition: error code}.
 
-        The codes are NONE and TRANSACTION_ABORTABLE. If a check of the producer fails, all partitions have its error.
+        The code says whether the partition is in the producer's transaction (KIP-890 part 1).
+
+        The code is NONE if it is, TRANSACTION_ABORTABLE if it is not. If a check of the producer fails, all partitions
+        get the error of that check.
         """
         cdef TransactionMetadata metadata
         wanted = list(partitions)
@@ -351,11 +368,11 @@ cdef class TransactionCoordinator:
 
     cpdef add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                    list partitions, int produce_version, Completion done, Py_ssize_t part):
-        """Add the Partitions of a Produce to the transaction (TV2), or verify that they are in it.
+        """Add the partitions of a Produce to the transaction (TV2), or verify that they are in it.
 
-        If `done` gets an error, all of them are refused. Otherwise its result, if any, is a dict with a KafkaError for
-        each refused (topic, partition). The caller asks only for partitions in which the producer has no open
-        transaction.
+        `partitions` are Partition objects. In each of them, the producer has no open transaction. If `done` gets an
+        error, all partitions are refused. Otherwise its result is None, or {(topic, partition): KafkaError} for the
+        refused partitions.
         """
         cdef PartitionSet written = self.set_of_partitions(partitions)
         cdef Adding adding
@@ -375,8 +392,10 @@ cdef class TransactionCoordinator:
             done.complete(None, part, None)
 
     cdef PartitionSet set_of_partitions(self, list partitions):
-        """Return the set of these Partitions. Nearly every write has a single partition, so the sets of single
-        partitions are cached."""
+        """Return the set of these Partition objects.
+
+        Sets of single partitions are cached, because nearly every write has a single partition.
+        """
         cdef PartitionSet alone
         if len(partitions) != 1:
             return set_of([(partition.topic, partition.partition) for partition in partitions])
@@ -391,8 +410,11 @@ cdef class TransactionCoordinator:
 
     cpdef add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                           int partition, int request_version, Completion done, Py_ssize_t part):
-        """Do as `add_or_verify_partitions` for a TxnOffsetCommit and its partition of `__consumer_offsets`. The broker
-        does not wait for another change in flight: the client retries."""
+        """Add the partition of a TxnOffsetCommit in `__consumer_offsets` to the transaction (TV2), or verify that it is
+        in it.
+
+        If another change is in flight, refuse the request without waiting: the client retries.
+        """
         cdef Adding adding
         mode = Mode.of_txn_offset_commit(request_version)
         wanted = (CONSUMER_OFFSETS, partition)
@@ -409,11 +431,14 @@ cdef class TransactionCoordinator:
             code = self.verify_partitions(transactional_id, producer_id, producer_epoch, [wanted])[wanted]
         done.complete(None if code is NONE else KafkaError(error_for_write(mode, code)), part, None)
 
-    # -- questions of tools --------------------------------------------------------------------------------------
+    # -- requests of tools ---------------------------------------------------------------------------------------
 
     def describe(self, str transactional_id):
-        """Return the row in force. Raise INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND for an unknown
-        one, and the errors of `store.owner`."""
+        """Return the row of a transactional.id that is in force.
+
+        Raise INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND for an unknown id, and the errors that
+        `store.owner` raises.
+        """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         _, metadata = self.store.find(transactional_id)
@@ -422,10 +447,10 @@ cdef class TransactionCoordinator:
         return metadata.current
 
     def list_transactions(self, bint only_open=False):
-        """Return each transactional.id and its row. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded.
+        """Return (transactional.id, row) for each id. Raise COORDINATOR_LOAD_IN_PROGRESS until all ids are loaded.
 
-        `only_open` leaves out the ids in an idle state. Such ids are not even visited, so their number does not affect
-        the cost.
+        `only_open` omits the ids in an idle state. These ids are not even visited, so their number does not affect the
+        cost.
         """
         if self.store.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -436,7 +461,7 @@ cdef class TransactionCoordinator:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def abort_timed_out(self):
-        """Fence and abort each transaction that has been open for longer than its timeout, as long work."""
+        """As long work, fence and abort each transaction that has been open for longer than its timeout."""
         if not self._is_aborting:
             self._is_aborting = True
             self._long_work.start(self._abort_timed_out())
@@ -469,7 +494,7 @@ cdef class TransactionCoordinator:
         self._is_aborting = False
 
     def remove_expired(self):
-        """Forget each id that has been idle for longer than transactional.id.expiration.ms, as long work."""
+        """As long work, forget each id that has been idle for longer than transactional.id.expiration.ms."""
         if not self._is_removing:
             self._is_removing = True
             self._long_work.start(self._remove_expired())

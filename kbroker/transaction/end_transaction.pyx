@@ -1,17 +1,17 @@
-"""Ending a transaction: the protocol from top to bottom.
+"""The end of a transaction. The protocol has five steps, which this module contains from top to bottom:
 
     1  decide              by the tables of `endings`; a fence always decides to abort
-    2  append Prepare      once this row is durable, the transaction *will* end this way
-    3  reply               the client learns the decision, and goes on with its next transaction
-    4  write the markers   one to each partition, repeated until it is durable there
-    5  append Complete     held for a few milliseconds: it shares the write of the next row (see `store`)
+    2  append Prepare      once this row is durable, the transaction *will* end as decided
+    3  reply               the client gets the decision, and may begin its next transaction
+    4  write the markers   one in each partition, repeated until it is durable there
+    5  append Complete     held for a few milliseconds, to share the write of the next row (see `store`)
 
-A start that finds a Prepare row continues at step 4. A marker that is written twice does no harm. A marker that is
-never written would leave the partition's last stable offset stuck, so the broker retries after every failure that is
-not known to be final.
+If a start finds a Prepare row, it continues at step 4. Writing a marker twice does no harm. But without its marker, the
+partition's last stable offset would never move again. So the broker retries after every failure that is not known to be
+final.
 
-Kafka's brokers send markers to each other with WriteTxnMarkers. Here one broker appends them directly, under the same
-rules.
+Kafka's brokers send markers to each other with WriteTxnMarkers. Here a single broker appends them directly, under the
+same rules.
 """
 import logging
 from bisect import bisect_left
@@ -43,7 +43,7 @@ RETRY_BACKOFF_MS = 100
 ADD_RETRY_BACKOFF_MS = 20
 """Kafka's add.partitions.to.txn.retry.backoff.ms."""
 MARKERS_AT_ONCE = 8
-"""The number of markers that one part of long work appends."""
+"""The most markers that one part of long work appends."""
 
 cdef enum:
     MOST_MARKERS_AT_ONCE = 16       # a larger transaction writes its markers as long work
@@ -53,7 +53,7 @@ cdef object NONE = ErrorCode.NONE
 
 
 cdef class TransactionEnder:
-    """Ends transactions, and keeps track of those whose markers are being written."""
+    """Ends transactions, and keeps the list of transactions whose markers are being written."""
 
     def __init__(self, TransactionStore store, Clock clock, LongWork long_work, topics, producer_ids, *,
                  int transaction_version):
@@ -74,11 +74,13 @@ cdef class TransactionEnder:
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
                   int client_transaction_version, object connection, Completion done):
-        """Commit or abort a transaction for a client. `done` completes when the decision is durable; the markers
-        follow.
+        """Commit or abort a transaction for a client.
 
-        The result is a TransactionRow with the producer id and epoch for the next transaction, which TV2 clients use.
-        The request came on `connection`; `stale_requests` compares it with the newest one.
+        `done` completes when the decision is durable, before the markers are written.
+
+        The result is a TransactionRow. It contains the producer id and epoch for the next transaction, which TV2
+        clients use. The request arrived on `connection`, which `stale_requests` compares with the newest connection of
+        the client.
         """
         cdef StatePartition owned
         cdef TransactionMetadata metadata
@@ -103,10 +105,11 @@ cdef class TransactionEnder:
             self.ending(owned, metadata, done).append_prepare()
 
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, Completion done) except -1:
-        """Abort the transaction in place of its producer, at the epoch of the pending fence. `done` completes as in
-        `end_txn`.
+        """Abort the transaction for its producer, with the epoch of the pending fence.
 
-        `done` is None if no client asked: the transaction has timed out.
+        `done` completes as in `end_txn`.
+
+        `done` is None if no client requested the abort, because the transaction has timed out.
         """
         cdef Ending ending
         assert metadata.pending is not None and metadata.current.fields.state == STATUS_ONGOING
@@ -120,9 +123,10 @@ cdef class TransactionEnder:
         return ending.append_prepare()
 
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
-        """Make the Prepare row pending. Reserve a new producer id if this bumps a client's epoch that is exhausted
-        (KAFKA-18660, KAFKA-20090). TV2 bumps it with each decision, TV0 and TV1 only with the fence of a kept
-        transaction.
+        """Make the Prepare row pending.
+
+        If this step bumps a client's epoch that is exhausted, reserve a new producer id (KAFKA-18660, KAFKA-20090). TV2
+        bumps the epoch with each decision. TV0 and TV1 bump it only with the fence of a kept transaction.
         """
         cdef int64_t fresh_producer_id = NO_PRODUCER_ID
         if metadata.current.is_exhausted() and (
@@ -143,7 +147,10 @@ cdef class TransactionEnder:
     # -- outside the protocol -------------------------------------------------------------------------------------
 
     cdef int resume(self, StatePartition owned) except -1:
-        """Continue each decided transaction without a Complete row in the log, from step 4 on. Called after a load."""
+        """Continue at step 4 with each transaction that is decided but has no Complete row in the log.
+
+        Called after a load.
+        """
         cdef TransactionMetadata metadata
         for metadata in tuple(owned.open.values()):
             if is_prepared(metadata.current.fields.state):
@@ -151,8 +158,10 @@ cdef class TransactionEnder:
         return 0
 
     cdef int wait(self, str transactional_id, attempt) except -1:
-        """Call `attempt` again after a backoff, or earlier if the transaction completes. Called while another change of
-        the id is in flight."""
+        """Call `attempt` again after a backoff, or as soon as the transaction completes.
+
+        Called while another change of the transactional.id is in flight.
+        """
         waiting = [timer for timer in self.waiting.get(transactional_id, ()) if timer.callback is not None]
         self.waiting[transactional_id] = [*waiting, self.timers.after(ADD_RETRY_BACKOFF_MS, attempt)]
         return 0
@@ -170,7 +179,7 @@ cdef class TransactionEnder:
         return 0
 
     cdef int stop(self) except -1:
-        """Stop writing markers. The rows and the state do not change."""
+        """Stop writing markers. The rows in the log and the state in memory do not change."""
         cdef Ending ending
         for ending in self.marking:
             ending.is_over = True
@@ -179,7 +188,7 @@ cdef class TransactionEnder:
         return 0
 
     cdef Partition partition(self, tuple topic_partition):
-        """Return the partition, or None if it does not exist. Found partitions are cached until a topic is deleted."""
+        """Return the partition, or None if it does not exist. Partitions are cached until a topic is deleted."""
         cdef Partition partition = self.found.get(topic_partition)
         if partition is None or partition.is_deleted:
             partition = self.topics.find(*topic_partition)
@@ -194,10 +203,11 @@ cdef class TransactionEnder:
 
 
 cdef class Ending(Completion):
-    """One transaction on its way through steps 2 to 5.
+    """One transaction in the steps 2 to 5.
 
-    `is_unstored_fence`: the fence of this ending is in force in memory. If the append of the Prepare row fails, the log
-    does not have it. `is_over`: all markers are durable, or the coordinator has stopped.
+    `is_unstored_fence` is true if the fence of this ending is in force in memory, but is only stored with the Prepare
+    row: if the append of that row fails, the log does not contain the fence. `is_over` is true if all markers are
+    durable or the coordinator has stopped.
     """
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -213,9 +223,12 @@ cdef class Ending(Completion):
     # -- 3: reply ------------------------------------------------------------------------------------------------
 
     cdef int prepare_appended(self, object error) except -1:
-        """Reply, then write the markers. With an `error`, the decision was abandoned, and no markers follow.
+        """Reply, then write the markers.
 
-        The Complete row is pending now. Its producer id and epoch are those of the client's next transaction.
+        If `error` is not None, the decision was abandoned, and no markers are written.
+
+        After a success, the Complete row is pending. Its producer id and epoch are the client's pair for the next
+        transaction.
         """
         if error is not None:
             if self.is_unstored_fence:
@@ -228,7 +241,7 @@ cdef class Ending(Completion):
     # -- 4: write the markers ------------------------------------------------------------------------------------
 
     cdef int write_markers(self) except -1:
-        """Append the marker of the Prepare row, which is durable and in force, to each of its partitions."""
+        """Append the marker to each partition of the Prepare row, which is durable and in force."""
         self.prepared = self.metadata.current
         self.partitions = self.prepared.partition_set.in_order()
         self.unmarked = len(self.partitions)
@@ -238,8 +251,10 @@ cdef class Ending(Completion):
         return self.write_markers_of(None)
 
     cdef int write_markers_of(self, list numbers) except -1:
-        """Append markers to the partitions with these `numbers`, or to all for None. Skip those that need no marker any
-        more."""
+        """Append markers to the partitions with these indexes, or to all partitions if `numbers` is None.
+
+        Skip the partitions that already have their marker or no longer need one.
+        """
         cdef Py_ssize_t count = len(self.partitions) if numbers is None else len(numbers)
         if count > MOST_MARKERS_AT_ONCE:
             self.ender.long_work.start(self.write_in_parts(numbers, count))
@@ -248,7 +263,7 @@ cdef class Ending(Completion):
         return 0
 
     def write_in_parts(self, list numbers, Py_ssize_t count):
-        """Append the markers of a large transaction, a few in each part."""
+        """Append the markers of a large transaction as long work, a few in each part."""
         cdef Py_ssize_t first
         for first in range(0, count, MARKERS_AT_ONCE):
             if self.is_over:
@@ -257,10 +272,10 @@ cdef class Ending(Completion):
             yield
 
     cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1:
-        """Append the markers for the places `first` to `end` of `numbers`, or to these partitions for None.
+        """Append the markers to the partitions numbers[first:end], or to partitions[first:end] if `numbers` is None.
 
-        Append all of them before waiting for the first one, so that they share a flush. A partition that does not exist
-        any more needs no marker.
+        Append all markers before waiting for the first to be durable, so that they share a flush. If a partition no
+        longer exists, it needs no marker.
         """
         cdef list waits = None
         cdef Py_ssize_t i, number
@@ -293,7 +308,10 @@ cdef class Ending(Completion):
         return self.complete_if_marked()
 
     cdef int marker_appended(self, Py_ssize_t number, object error) except -1:
-        """Count a durable marker, or decide about a failed one: retry, give up, or count it as done."""
+        """Count a marker that is durable.
+
+        If it failed with `error`, retry, give up, or count it as done, as REACTIONS says.
+        """
         if self.is_over or self.is_marked[number]:
             return 0
         if error is not None:
@@ -319,13 +337,13 @@ cdef class Ending(Completion):
         return 0
 
     def retry(self):
-        """Append again the markers that failed."""
+        """Append the failed markers again."""
         if not self.is_over:
             numbers, self.to_retry = self.to_retry, None
             self.write_markers_of(numbers)
 
     cdef int drop_topic(self, str topic) except -1:
-        """Count the partitions of a deleted topic as marked: they have no transaction to end any more."""
+        """Count the partitions of a deleted topic as marked, because they no longer have a transaction to end."""
         cdef Py_ssize_t number
         for number in range(bisect_left(self.partitions, (topic, -1)), len(self.partitions)):
             if self.partitions[number][0] != topic:
@@ -334,7 +352,7 @@ cdef class Ending(Completion):
         return self.complete_if_marked()
 
     cdef int count_down(self, Py_ssize_t number) except -1:
-        """Note that the partition with this number needs no marker any more."""
+        """Record that the partition with this index needs no marker any more."""
         if not self.is_marked[number]:
             self.is_marked[number] = 1
             self.unmarked -= 1
@@ -343,7 +361,7 @@ cdef class Ending(Completion):
     # -- 5: append the Complete row ------------------------------------------------------------------------------
 
     cdef int complete_if_marked(self) except -1:
-        """If every partition has its marker, adopt the Complete row and let the next transaction begin."""
+        """If every partition has its marker, adopt the Complete row. The next transaction may then begin."""
         if self.unmarked > 0 or self.is_over:
             return 0
         self.is_over = True

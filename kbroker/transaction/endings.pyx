@@ -1,10 +1,13 @@
-"""The decision about a client's EndTxn: checks of the producer, then a table. `end_transaction` carries it out.
+"""The decision about a client's EndTxn: checks of the producer, then a lookup in a table.
 
-The coordinator's own aborts, by fence or timeout, need no table. They end an Ongoing transaction at or above its
-epoch, and always lead to PrepareAbort.
+`end_transaction` executes the decision.
 
-A decision is either the state of the Prepare row (in TV2 also for an empty transaction), or the error code of the
-reply. NONE means that the transaction has already ended as requested, and that the first reply was lost.
+The coordinator itself aborts a transaction because of a fence or a timeout. Such an abort needs no table: it ends an
+Ongoing transaction, at its epoch or a higher one, and always leads to PrepareAbort.
+
+A decision is the state of the Prepare row (in TV2 also for an empty transaction) or the error code of the reply. The
+error code NONE means that the transaction has already ended as requested: the request is a retry, because the first
+reply was lost.
 """
 import enum
 
@@ -28,10 +31,12 @@ _WRONG = ErrorCode.INVALID_TXN_STATE
 
 
 class Claim(enum.IntEnum):
-    """The relation of the (producer id, epoch) in a TV2 EndTxn to the client's pair: the columns of the table.
+    """How the (producer id, epoch) in a TV2 EndTxn compares with the client's pair in force: the columns of the table.
 
-    CURRENT: the client's pair, so a first attempt. BUMPED: the pair before an ending bumped the epoch, so a retry.
-    OVERFLOWED: the pair before an ending changed the producer id, so a retry, too. FENCED: any other pair.
+    - CURRENT: it is the client's pair, so the request is a first attempt.
+    - BUMPED: it is the pair before an ending bumped the epoch, so the request is a retry.
+    - OVERFLOWED: it is the pair before an ending changed the producer id, so the request is a retry, too.
+    - FENCED: it is any other pair.
     """
 
     CURRENT = 0
@@ -50,8 +55,8 @@ cdef dict _WITHOUT_BUMP = {
     _S.EMPTY:           (_WRONG,  _WRONG),
 }
 
-# A client always repeats its own decision. So a retried commit that finds CompleteAbort was raced by an abort of the
-# coordinator. It gets PRODUCER_FENCED, and not INVALID_TXN_STATE (KAFKA-20785).
+# A client always retries with the same decision. So if a retried commit finds CompleteAbort, the coordinator aborted
+# the transaction before the commit arrived. The client gets PRODUCER_FENCED, and not INVALID_TXN_STATE (KAFKA-20785).
 #                      commit                     abort
 #                      current  bumped   overflow current  bumped   overflow
 cdef dict _WITH_BUMP = {
@@ -77,7 +82,10 @@ cdef list with_bump = [_WITH_BUMP.get(state) for state in TransactionState]
 
 cdef object judge_without_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
                                bint committed, StaleRequests stale_requests, object connection):
-    """Return the decision about a request of TV0 or TV1, which came on `connection`. Raise KafkaError to refuse it."""
+    """Return the decision about an EndTxn of TV0 or TV1, which arrived on `connection`.
+
+    Raise KafkaError to refuse it.
+    """
     check_producer_id(metadata, producer_id)
     check_epoch(metadata, producer_epoch)
     check_not_busy(metadata)
@@ -87,7 +95,7 @@ cdef object judge_without_bump(TransactionMetadata metadata, int64_t producer_id
 
 cdef object judge_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch, bint committed,
                             int transaction_version):
-    """Return the decision about a request of TV2. Raise KafkaError to refuse it."""
+    """Return the decision about an EndTxn of TV2. Raise KafkaError to refuse it."""
     cdef int claim
     check_row_can_hold(EPOCH_BUMPS_FROM, transaction_version)
     check_not_busy(metadata)
@@ -98,25 +106,25 @@ cdef object judge_with_bump(TransactionMetadata metadata, int64_t producer_id, i
 
 
 cpdef decide_without_bump(int state, bint committed):
-    """Return the decision for TV0 and TV1: EndTxn v0-4."""
+    """Return the decision for clients of TV0 and TV1, which send EndTxn v0-4."""
     return (<tuple?>without_bump[state])[0 if committed else 1]
 
 
 cpdef decide_with_bump(int state, int claim, bint committed):
-    """Return the decision for TV2: EndTxn from v5 (KIP-890)."""
+    """Return the decision for clients of TV2, which send EndTxn v5 and above (KIP-890)."""
     if claim == FENCED:
         return _FENCED
     return (<tuple?>with_bump[state])[claim + (0 if committed else COMMITS)]
 
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
-    """Return whether the pair is the last pair of the producer id that the current one has replaced."""
+    """Return whether this is the last pair of the client's previous producer id, which an ending has replaced."""
     return (current.fields.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
             and current.fields.producer_epoch == 0 and not current.keeps())
 
 
 def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):
-    """Return the claim of a pair whose producer id is the client's, or for which `is_overflow_retry` holds."""
+    """Return the Claim for a pair. Its producer id must be the client's, unless `is_overflow_retry` is true for it."""
     return Claim(claimed(current, producer_id, producer_epoch))
 
 

@@ -1,8 +1,8 @@
 """The log lines about markers that failed and are retried.
 
-Each marker is retried ten times a second, so a shortage of descriptors or a broken disk would fill the log. For each
-error code, the broker logs the first failure, then once a minute the number of further failures. It stops after a
-minute without a failure.
+Each marker is retried ten times a second. So a shortage of descriptors or a broken disk would fill the log. For each
+error code, the broker logs the first failure, and then the number of further failures once a minute. After a minute
+without a failure, the next failure of this code is a first failure again.
 """
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 class FailedMarkers:
-    """The failures of the last minute: which error codes were logged, and how many further failures were only
-    counted."""
+    """The failures of the last minute.
+
+    It knows which error codes were logged, and how many further failures were only counted.
+    """
 
     def __init__(self, timers: Timers):
         self._timers = timers
         self._windows: dict[ErrorCode, _Window] = {}
 
     def note(self, code: ErrorCode, line: str) -> None:
-        """Log `line`, or count it if one with this error code was logged in the last minute."""
+        """Log `line`. If a line with this error code was logged in the last minute, only count the failure."""
         window = self._windows.get(code)
         if window is not None:
             window.count += 1
@@ -35,7 +37,7 @@ class FailedMarkers:
         self._windows[code] = _Window(self._timers.after(WINDOW_MS, lambda: self._end_window(code)))
 
     def _end_window(self, code: ErrorCode) -> None:
-        """Log the number of failures in a window. Begin another window if there were any."""
+        """Log the number of failures in a window of a minute. If there were any, begin another window."""
         window = self._windows.pop(code)
         if window.count:
             window.log()
@@ -51,7 +53,7 @@ class FailedMarkers:
 
 
 class _Window:
-    """The failures with one error code since the last line about them."""
+    """The failures with one error code after its last log line."""
 
     __slots__ = ('count', 'line', 'timer')
 

@@ -1,10 +1,10 @@
-"""The decision table of InitProducerId, without the code that carries out a decision.
+"""The decision table of InitProducerId. Other code executes the decisions.
 
-The columns are the states of a transactional.id. A row is a kind of request: it names the client's pair, another pair
-or none, and it keeps an open transaction or not (KIP-939).
+The columns are the states of a transactional.id. The rows are the kinds of requests. A request names the client's
+(producer id, epoch) pair, another pair or none. It may also ask to keep an open transaction (KIP-939).
 
-The next pair follows the rules of KIP-360: `TransactionMetadata.prepare_epoch_increment` refuses a pair that is neither
-the client's nor the one before it.
+The step NEXT_PAIR follows the rules of KIP-360: `TransactionMetadata.prepare_epoch_increment` refuses any pair except
+the client's current pair and the pair before it.
 """
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from kbroker.transaction.state import IDLE, NO_PRODUCER_ID, PREPARED, Transactio
 
 
 class Step(enum.Enum):
-    """The broker's next step. NEXT_PAIR: append an Empty row with the next pair. FENCE: abort the open transaction; the
-    client repeats its request. KEEP: leave the transaction open, and give the client a separate pair."""
+    """The next step of the broker.
+
+    - NEXT_PAIR: append an Empty row with the client's next pair.
+    - FENCE: abort the open transaction. The client repeats its request.
+    - KEEP: leave the transaction open, and give the client a separate pair.
+    """
 
     NEXT_PAIR = 'next pair'
     FENCE = 'fence'
@@ -24,7 +28,7 @@ class Step(enum.Enum):
 
 
 class Claim(enum.IntEnum):
-    """The pair that a client names, compared with the client's pair in force."""
+    """How the pair that a client names compares with the client's pair in force."""
 
     NONE = 0
     CURRENT = 1
@@ -32,7 +36,7 @@ class Claim(enum.IntEnum):
 
 
 class Place(enum.IntEnum):
-    """The state of a transactional.id, as a column of the table."""
+    """The state of a transactional.id: a column of the table."""
 
     IDLE = 0
     OPEN = 1
@@ -45,8 +49,8 @@ Decision = Step | ErrorCode
 _NEXT, _FENCE, _KEEP = Step.NEXT_PAIR, Step.FENCE, Step.KEEP
 _FENCED, _BUSY = ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
 
-# A request with another pair may fence an open transaction, as in Kafka. Its client repeats the request, and only then
-# gets the error that it was fenced.
+# As in Kafka, a request that names another pair may fence an open transaction. Its client repeats the request, and is
+# refused only then, with the error that it is fenced.
 #                            idle   open     kept     decided
 _DECISIONS: dict[tuple[Claim, bool], tuple[Decision, ...]] = {
     (Claim.NONE, False):    (_NEXT, _FENCE,  _FENCE,  _BUSY),
@@ -59,12 +63,12 @@ _DECISIONS: dict[tuple[Claim, bool], tuple[Decision, ...]] = {
 
 
 def decide(place: Place, claim: Claim, keeps: bool) -> Decision:
-    """Return the step that answers an InitProducerId, or the error code to refuse it with."""
+    """Return the next step for an InitProducerId, or the error code with which to refuse it."""
     return _DECISIONS[claim, keeps][place]
 
 
 def place_of(row: TransactionRow) -> Place:
-    """Return the column of a row in force. Raise KeyError for a state that is never in force."""
+    """Return the column of the table for a row. Raise KeyError for a state that a row in force never has."""
     return Place.KEPT if row.is_kept and row.state is TransactionState.ONGOING else _PLACES[row.state]
 
 
@@ -73,7 +77,10 @@ _PLACES = {**dict.fromkeys(IDLE, Place.IDLE), TransactionState.ONGOING: Place.OP
 
 
 def claim_of(row: TransactionRow, producer_id: int, producer_epoch: int) -> Claim:
-    """Return the relation of a client's pair to the pair in force. Both numbers are -1 if the client names no pair."""
+    """Compare the pair that a client names with the client's pair in force.
+
+    If the client names no pair, both numbers are -1.
+    """
     if producer_id == NO_PRODUCER_ID:
         return Claim.NONE
     is_current = (producer_id, producer_epoch) == (row.client_producer_id, row.client_producer_epoch)

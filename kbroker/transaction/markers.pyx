@@ -16,9 +16,9 @@ from kbroker.base.errors import ErrorCode
 from kbroker.record.control import encode_end_txn_marker
 
 cdef enum:
-    # One record follows the header of a marker's batch: length, attributes, timestamp delta, offset delta, length of
-    # the key, key (version, type), length of the value, value (version, coordinator epoch), count of headers. Each
-    # field has one byte, except those in the key and in the value.
+    # The batch of a marker has one record after its header, with these fields: length, attributes, timestamp delta,
+    # offset delta, length of the key, key (version, type), length of the value, value (version, coordinator epoch),
+    # count of headers. Outside the key and the value, each field takes one byte.
     CONTROL_TYPE_AT = HEADER_BYTES + 7
     COORDINATOR_EPOCH_AT = HEADER_BYTES + 12
     ABORT = 0
@@ -26,10 +26,12 @@ cdef enum:
 
 
 class Reaction(enum.Enum):
-    """The coordinator's reaction to a failed marker of one partition.
+    """The coordinator's reaction to a marker that a partition did not accept.
 
-    GIVE_UP: another coordinator has already decided about this producer. The transaction stays prepared until the next
-    load. DONE: the partition needs no marker.
+    - RETRY: append the marker again after a backoff.
+    - GIVE_UP: another coordinator has already decided about this producer. The transaction stays prepared until the
+      next load.
+    - DONE: the partition needs no marker.
     """
 
     RETRY = 'retry'
@@ -43,8 +45,10 @@ REACTIONS = {
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Reaction.DONE,
     ErrorCode.UNSUPPORTED_VERSION: Reaction.DONE,
 }
-"""Markers with any other error are retried. Kafka drops a marker with an error that it does not list, until its next
-restart."""
+"""Maps error codes of a failed marker to the reaction. For all other error codes, the coordinator retries.
+
+Kafka instead drops a marker whose error it does not list, until its next restart.
+"""
 
 cdef bytes A_MARKER = bytes(encode_end_txn_marker(commit=True, producer_id=0, producer_epoch=0, coordinator_epoch=0,
                                                   timestamp_ms=0))
@@ -52,7 +56,10 @@ assert len(A_MARKER) == MARKER_BYTES
 
 
 cdef int write_marker(uint8_t *at, TransactionRow prepared, int32_t coordinator_epoch, int64_t now_ms) except -1:
-    """Write the marker batch for the decision of `prepared`. The bytes equal those of `encode_end_txn_marker`."""
+    """Write the batch of the marker for the decision of `prepared`.
+
+    The bytes equal the result of `encode_end_txn_marker`.
+    """
     memcpy(at, PyBytes_AS_STRING(A_MARKER), MARKER_BYTES)
     write_int64(at + BASE_TIMESTAMP_AT, now_ms)
     write_int64(at + MAX_TIMESTAMP_AT, now_ms)

@@ -1,4 +1,4 @@
-"""Producer ids from blocks that the metadata log has allocated durably."""
+"""Producer ids, from blocks that the metadata log has allocated durably."""
 from __future__ import annotations
 
 import logging
@@ -9,14 +9,17 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 
 FEW = 100
-"""The next block is requested when this many ids of the current block are left: a tenth, as in Kafka."""
+"""When this many ids of a block are left, the next block is requested: a tenth of a block, as in Kafka."""
 NO_IDS = range(0)
 
 logger = logging.getLogger(__name__)
 
 
 class ProducerIdBlocks(Protocol):
-    """The controller's allocation of producer ids. A returned block is durable, and is never returned again."""
+    """The controller's allocation of blocks of producer ids.
+
+    A returned block is durable, and is never returned again.
+    """
 
     def allocate_producer_id_block(self) -> Generator[Any, None, range]: ...
 
@@ -24,9 +27,9 @@ class ProducerIdBlocks(Protocol):
 
 
 class ProducerIds:
-    """Returns each producer id once. The rest of a block is never used after the broker stops.
+    """Returns each producer id only once. Ids of a block that are left when the broker stops are never used.
 
-    The next block is requested before the current one is used up, so only the first id after a start waits for the
+    The next block is requested before the current block is used up. So only the first id after a start waits for the
     disk.
     """
 
@@ -40,7 +43,7 @@ class ProducerIds:
     def next(self) -> int:
         """Return a producer id that no producer has had.
 
-        Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients retry, while no further block can be allocated.
+        Raise COORDINATOR_LOAD_IN_PROGRESS if no further block can be allocated now. Clients then retry.
         """
         if not self._left:
             self._left, self._next_block = self._next_block or self._allocated(), NO_IDS
@@ -58,8 +61,10 @@ class ProducerIds:
                              f'no further block of producer ids: {error}') from error
 
     def _adopt(self, error: Exception | None, block: Any) -> None:
-        """Keep the requested block as the next one. After an error, `next` requests another once the current block is
-        used up."""
+        """Keep the requested block as the next one.
+
+        If the request failed, `next` requests a block again when the current block is used up.
+        """
         self._is_ordered = False
         if error is None:
             self._next_block = block

@@ -1,7 +1,7 @@
-"""Keys and values of `__transaction_state` as bytes, encoded from rows directly. `protocol.rows` encodes the same bytes
-from messages.
+"""The encoding of keys and values of `__transaction_state`, directly from rows.
 
-A transaction writes three rows. Encoded from messages, they would cost more than all other steps of the transaction.
+`protocol.rows` encodes the same bytes from messages. A transaction writes three rows. Encoding them from messages would
+take longer than all other steps of the transaction.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from cpython.bytearray cimport PyByteArray_AS_STRING
@@ -20,8 +20,10 @@ cdef enum:
 
 
 def encode_key(str transactional_id not None):
-    """Return the key of an id's rows: type 0 and the id. Raise KafkaError INVALID_REQUEST for an id that no row can
-    hold."""
+    """Return the key of the rows of a transactional.id: type 0 and the id.
+
+    Raise KafkaError INVALID_REQUEST for an id that is too long for a row.
+    """
     cdef bytes encoded = checked(transactional_id)
     cdef bytes key = PyBytes_FromStringAndSize(NULL, 4 + len(encoded))
     cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(key)
@@ -32,8 +34,11 @@ def encode_key(str transactional_id not None):
 
 
 def encode_value(TransactionRow row not None, int version):
-    """Return the value of a row in version 0 or 1. Only version 1 has the tagged fields: the previous and next producer
-    id, the next epoch and the client's transaction version."""
+    """Return the value of a row in version 0 or 1.
+
+    Only version 1 has the tagged fields: the previous and next producer id, the next epoch and the client's transaction
+    version.
+    """
     cdef list topics = topics_of(row)
     cdef bytearray value = bytearray(value_room(topics))
     cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(value)
@@ -42,7 +47,7 @@ def encode_value(TransactionRow row not None, int version):
 
 
 cdef Py_ssize_t value_room(list topics) except -1:
-    """Return a number of bytes that is enough for the value of a row with these partitions."""
+    """Return a number of bytes that suffices for the value of a row with these partitions."""
     cdef Py_ssize_t room = FIXED_BYTES
     for name, partitions in topics:
         room += len(<bytes>name) + 4 * len(<list>partitions) + TOPIC_OVERHEAD_BYTES
@@ -80,7 +85,7 @@ cdef list topics_of(TransactionRow row):
 
 
 cdef list grouped(tuple partitions):
-    """Return [(encoded topic, [partitions])] of sorted (topic, partition) pairs."""
+    """Return [(encoded topic, [partitions])] for sorted (topic, partition) pairs."""
     cdef list topics = []
     cdef list indexes = None
     cdef str last = None
@@ -94,7 +99,10 @@ cdef list grouped(tuple partitions):
 
 
 cdef uint8_t *write_length(uint8_t *at, Py_ssize_t length, bint flexible) noexcept:
-    """Write the length of an array, -1 for null: as a varint of the length plus one if `flexible`, else as 32 bits."""
+    """Write the length of an array. -1 means null.
+
+    If `flexible`, write the length plus one as a varint, else the length as 32 bits.
+    """
     if flexible:
         return put_unsigned_varint(at, length + 1)
     write_int32(at, <int32_t>length)
@@ -124,7 +132,10 @@ cdef uint8_t *write_topics(uint8_t *at, list topics, bint flexible) except NULL:
 
 
 cdef uint8_t *write_tags(uint8_t *at, const RowFields *fields) noexcept:
-    """Write the number of tagged fields, then tag, size and value of each field that does not have its default."""
+    """Write the number of tagged fields.
+
+    Then write the tag, size and value of each field whose value is not its default.
+    """
     cdef uint8_t *count = at
     count[0] = 0
     at += 1

@@ -1,27 +1,28 @@
 """The refusal of requests that arrive late.
 
-A client from before KIP-890 uses one producer id and epoch for many transactions. If its EndTxn of transaction 1
-arrives during transaction 2, the bytes equal those of an EndTxn of transaction 2. The broker would commit transaction 2
-half-way. Only the connection shows the difference. A connection keeps the order of its requests, so a request can be
-late only on a connection that its client has given up for a newer one.
+A client from before KIP-890 uses the same producer id and epoch for many transactions. If its EndTxn of transaction 1
+arrives late, during transaction 2, its bytes equal those of an EndTxn of transaction 2. The broker would commit the
+first half of transaction 2. Only the connection shows the difference. A connection keeps the order of its requests. So
+a request can be late only on a connection that its client has given up for a newer one.
 
-The rule: a request is refused if a request of the same class and producer was executed from a newer connection. The
-rule is applied when the request is executed, which may be after a wait. The classes are
+The rule: a request is refused if another request of its class and its producer was executed on a newer connection. The
+rule is applied when the request is executed, which may be after a wait. The classes, their requests, the scope of the
+rule and the error code are
 
-    K          AddPartitionsToTxn 0-3, AddOffsetsToTxn, EndTxn 0-4    by transactional id     NOT_COORDINATOR
-    offsets    TxnOffsetCommit                                        by group                NOT_COORDINATOR
-    batches    Produce 3-11                                           by partition            NOT_LEADER_OR_FOLLOWER
+    K          AddPartitionsToTxn 0-3, AddOffsetsToTxn, EndTxn 0-4    transactional id     NOT_COORDINATOR
+    offsets    TxnOffsetCommit                                        group                NOT_COORDINATOR
+    batches    Produce 3-11                                           partition            NOT_LEADER_OR_FOLLOWER
 
-A client with KIP-890 has an epoch for each transaction. Only its offsets can be late: a transaction may send offsets of
-a partition several times, and the older ones would replace the newer ones.
+A client with KIP-890 uses a new epoch for each transaction, so only its offsets can be late. A transaction may commit
+offsets of a partition several times, and late offsets would replace newer ones.
 
-Known clients use one connection for a class, but may use different ones for different classes, so each class has its
-own rule. The log applies the rule for batches, after its search for duplicates. For a new producer id or epoch, and
-after a start of the broker, no newest connection is known.
+Known clients use one connection for a class, but may use different connections for different classes. So the rule is
+applied to each class separately. The log applies the rule for batches, after it has checked for duplicates. For a new
+producer id or epoch, and after a start of the broker, no newest connection is known.
 
-A request that is not late is never refused, if its client sends each class on one connection at a time. A client that
-uses two connections would be refused for ever on the older one. So the broker forgets the newest connection after
-MOST_REFUSALS refusals without an execution.
+If a client sends each class on one connection at a time, its requests are refused only if they are late. If a client
+uses two connections for a class, the older one would be refused forever. So after MOST_REFUSALS refusals without an
+execution, the broker forgets the newest connection.
 """
 import logging
 from collections import OrderedDict
@@ -39,22 +40,24 @@ from kbroker.security.escape import shown
 logger = logging.getLogger(__name__)
 
 MOST_GROUPS = 10_000
-"""The most pairs of a producer and a group whose newest connection is remembered. Beyond it, the broker forgets the
-least recently used pair, and then executes late offsets of that pair. A pair takes at most 520 bytes, and 280 bytes if
-its producer has many groups (tracemalloc, CPython 3.11). The length of the group id does not count, because only its
-hash is kept.
+"""The most pairs of a producer and a group whose newest connection is remembered.
 
-Two groups of one producer with the same hash count as one group. This does no harm to known clients, because they send
-the offsets of all groups on one connection. A client with a connection for each group can be refused as if it used two
-connections for one group: MOST_REFUSALS times in a row. No group of another producer is affected."""
+If there are more pairs, the broker forgets the least recently used pair. Late offsets of that pair are then executed. A
+pair takes at most 520 bytes, or 280 bytes if its producer has many groups (measured with tracemalloc on CPython 3.11).
+The length of the group id does not matter, because only its hash is kept.
+
+Two groups of one producer whose ids have the same hash count as one group. This does no harm to known clients, because
+they send the offsets of all groups on one connection. If a client has a separate connection for each group, it may be
+refused MOST_REFUSALS times in a row. Groups of other producers are not affected.
+"""
 
 
 cdef class GroupConnection:
-    """The newest connection of a producer's offset commits for one group."""
+    """The newest connection on which a producer committed offsets of one group."""
 
 
 cdef class StaleRequests:
-    """Detects late requests, refuses them, counts them and logs them."""
+    """Detects and refuses late requests. Counts and logs the refusals."""
 
     def __init__(self, config):
         self.is_enabled = config.kbroker_transaction_stale_request_check_enable
@@ -64,9 +67,9 @@ cdef class StaleRequests:
         self.groups_of = {}
 
     cdef int check(self, TransactionMetadata metadata, object connection, str what) except -1:
-        """Raise NOT_COORDINATOR for a late request of class K. The caller has checked producer id and epoch.
+        """Raise NOT_COORDINATOR for a late request of class K. The caller has checked the producer id and the epoch.
 
-        `connection` is None for a request to which the rule does not apply.
+        If the rule does not apply to a request, its `connection` is None.
         """
         cdef TransactionRow row = metadata.current
         cdef int64_t connection_id
@@ -139,7 +142,7 @@ cdef class StaleRequests:
 
     cdef int report(self, str what, str transactional_id, object connection, int64_t producer_id,
                     int16_t producer_epoch, LateRefusal refusal) except -1:
-        """Count and log the refusal of a late request that came on `connection`."""
+        """Count and log the refusal of a late request, which arrived on `connection`."""
         newest = self.find_connection(refusal.newest_id)
         self.refused += 1
         logger.warning('%s: refused %s of producer %d epoch %d on %r: it is late, its client has moved to %s',
@@ -153,5 +156,5 @@ cdef class StaleRequests:
 
 
 def no_connection(_connection_id):
-    """Return None for every id: without a server, no connection is open."""
+    """Return None for every connection id. Used without a server: no connection is open."""
     return None

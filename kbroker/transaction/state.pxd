@@ -46,7 +46,7 @@ cdef class PartitionSet:
     cdef int64_t measure(self) except -1
 
     cdef inline int64_t memory(self) except -1:
-        """Return the memory of the partitions, with their sorted and encoded forms."""
+        """Return the bytes of memory of the partitions, including their sorted form and their encoded form."""
         return self.held_bytes if self.held_bytes >= 0 else self.measure()
 
 
@@ -89,7 +89,8 @@ cdef class TransactionMetadata:
     cdef public TransactionRow current
     cdef public TransactionRow pending
     cdef public bint has_failed_epoch_fence
-    # fields of `stale_requests`: the newest connection, and the client's pair that used it
+    # The next fields belong to `stale_requests`: the newest connection, and the client's pair of producer id and epoch
+    # that used it.
     cdef NewestConnection newest_connection
     cdef int64_t newest_producer_id
     cdef int16_t newest_producer_epoch

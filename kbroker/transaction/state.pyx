@@ -41,7 +41,7 @@ from kbroker.base.object_memory cimport memory_of
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    # The memory of a partition in a transaction and its row, and of a topic, measured on CPython 3.11 with 64 bits.
+    # The bytes of memory of a partition in a transaction and its row, and of a topic, measured on 64-bit CPython 3.11.
     PARTITION_BYTES = 200
     TOPIC_BYTES = 300
     LARGEST_TOPIC_BYTES = 920   # with a name of 249 characters
@@ -51,11 +51,11 @@ cdef PartitionSet NO_PARTITIONS = set_of(())
 
 
 class IllegalTransition(Exception):
-    """A broken invariant of the coordinator. The message contains both rows."""
+    """Raised if an invariant of the coordinator is broken. The message contains the current and the pending row."""
 
 
 class TransactionState(enum.IntEnum):
-    """A state's id, as the rows of `__transaction_state` carry it."""
+    """The states of a transaction, with their ids in the rows of `__transaction_state`."""
 
     EMPTY = STATUS_EMPTY
     ONGOING = STATUS_ONGOING
@@ -68,16 +68,16 @@ class TransactionState(enum.IntEnum):
 
     @property
     def title(self):
-        """The name that Kafka's tools show, such as 'PrepareCommit'."""
+        """The name that Kafka's tools show, for example `PrepareCommit`."""
         return self.name.title().replace('_', '')
 
 
 _S = TransactionState
 
 IDLE = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""No transaction is open. The id may begin one, be initialised, or expire."""
+"""The states without an open transaction. An id in such a state may begin a transaction, be initialised, or expire."""
 PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-"""The transaction is decided, and some of its partitions may lack the marker."""
+"""The states in which a transaction is decided, but some of its partitions may lack the marker."""
 
 ENTERED_FROM = {
     _S.EMPTY: IDLE,
@@ -89,9 +89,9 @@ ENTERED_FROM = {
     _S.DEAD: IDLE,
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
-"""The states that may precede each state."""
+"""Maps each state to the states that may precede it."""
 STORED = frozenset(_S) - {_S.DEAD, _S.PREPARE_EPOCH_FENCE}
-"""The states that a row in the log may have. The other two are only ever pending."""
+"""The states that a row in the log may have. DEAD and PREPARE_EPOCH_FENCE are only states of pending rows."""
 
 cdef tuple STATES = tuple(TransactionState)
 cdef int entered_from_bits[STATUSES]
@@ -101,7 +101,10 @@ for _state, _entered in ENTERED_FROM.items():
 
 @cython.final
 cdef class PartitionSet:
-    """An immutable set of partitions, with its sorted and its encoded form once they were needed. Rows share it."""
+    """An immutable set of partitions, which rows share.
+
+    Its sorted and its encoded form are kept after their first use.
+    """
 
     cdef PartitionSet union(self, PartitionSet other):
         if not self.members:
@@ -114,7 +117,7 @@ cdef class PartitionSet:
         return self.sorted_members
 
     cdef int64_t measure(self) except -1:
-        """Compute `held_bytes`: the partitions, and for each topic the name and its UTF-8 form."""
+        """Compute `held_bytes` from the partitions and, for each topic, its name and the UTF-8 form of the name."""
         cdef set names = set()
         for name, _ in self.members:
             names.add(name)
@@ -129,7 +132,7 @@ cpdef PartitionSet set_of(partitions):
     cdef Py_ssize_t count
     found.members = frozenset(partitions)
     count = len(found.members)
-    # Few partitions count as if each were of a topic with the longest name.
+    # In a small set, each partition counts as much as one whose topic has a name of maximal length.
     found.held_bytes = count * (PARTITION_BYTES + LARGEST_TOPIC_BYTES) if count <= FEW_PARTITIONS else -1
     return found
 
@@ -139,13 +142,15 @@ cpdef PartitionSet set_of(partitions):
 cdef class TransactionRow:
     """The state of a transactional.id at one moment. The log stores all fields except `last_producer_epoch`.
 
-    `previous_producer_id` is the client's producer id before the last step. It differs from the client's current one
-    only after a rotation. `next_producer_id`, in a Prepare row whose epoch was exhausted, is the producer id that the
-    client gets once the transaction is complete. `last_producer_epoch` is the client's epoch before the last bump that
-    was sent to it. It is not known after a restart.
+    - `previous_producer_id` is the client's producer id before the last step. It differs from the client's current
+      producer id only after a rotation.
+    - `next_producer_id` is set in a Prepare row if the client's epoch was exhausted. It is the producer id that the
+      client gets once the transaction is complete.
+    - `last_producer_epoch` is the client's epoch before the last bump that was sent to the client. It is unknown after
+      a restart.
 
     In a kept row, `next_producer_id` and `next_producer_epoch` are the client's pair. In any other row,
-    `next_producer_epoch` is NO_PRODUCER_EPOCH, and the client's pair is the transaction's.
+    `next_producer_epoch` is NO_PRODUCER_EPOCH, and the client's pair is the same as the transaction's pair.
     """
 
     def __init__(self, int state, int64_t producer_id, int16_t producer_epoch, int32_t timeout_ms,
@@ -196,12 +201,12 @@ cdef class TransactionRow:
         return self.epoch_of_client()
 
     def _fields(self):
-        """Return the arguments that make an equal row."""
+        """Return the arguments with which the constructor makes an equal row."""
         cdef dict fields = self.fields
         return {**fields, 'state': self.state, 'partitions': self.partitions}
 
     def _replace(self, **changes):
-        """Return a row with other values in the fields named."""
+        """Return a copy of the row in which `changes` replace the values of some fields."""
         return TransactionRow(**(self._fields() | changes))
 
     def __eq__(self, other):
@@ -214,7 +219,7 @@ cdef class TransactionRow:
         return f'TransactionRow({", ".join(f"{name}={value!r}" for name, value in self._fields().items())})'
 
     cdef TransactionRow copy(self):
-        """Return a copy, from which the caller builds the next row."""
+        """Return a copy. The caller changes the copy to the next row."""
         cdef TransactionRow row = TransactionRow.__new__(TransactionRow)
         row.fields = self.fields
         row.partition_set = self.partition_set
@@ -230,7 +235,7 @@ cdef class TransactionRow:
         return self.fields.next_producer_epoch if self.keeps() else self.fields.producer_epoch
 
     cdef bint is_exhausted(self) noexcept:
-        """Return whether the next bump of the client's epoch needs a new producer id."""
+        """Return whether the client's epoch cannot be bumped further. The next bump then needs a new producer id."""
         return self.epoch_of_client() >= EXHAUSTED_PRODUCER_EPOCH
 
     cdef bint does_bump_epoch(self) noexcept:
@@ -242,10 +247,12 @@ cdef class TransactionRow:
 
 
 cdef class TransactionMetadata:
-    """One transactional.id: `current` is the row in force, `pending` the row that is on its way to the log.
+    """The state of one transactional.id:
 
-    With `has_failed_epoch_fence`, a fence has bumped the epoch in memory but never reached the log. The next fence must
-    not bump it again.
+    `current` is the row in force, `pending` the next row, which is not durable yet.
+
+    `has_failed_epoch_fence` is true if a fence has bumped the epoch in memory but never reached the log. The next fence
+    must not bump the epoch again.
     """
 
     def __init__(self, str transactional_id not None, TransactionRow current not None):
@@ -254,17 +261,20 @@ cdef class TransactionMetadata:
 
     @classmethod
     def unborn(cls, transactional_id, int64_t producer_id, int32_t timeout_ms, int64_t now_ms):
-        """Return the metadata of an id that has no row yet. Its first InitProducerId gives the id epoch 0."""
+        """Return the metadata of an id without a row. Its first InitProducerId gives the client epoch 0."""
         return cls(transactional_id, TransactionRow(STATUS_EMPTY, producer_id, NO_PRODUCER_EPOCH, timeout_ms, now_ms))
 
     @property
     def is_born(self):
-        """True once the first row of the id is in force. Before that, no producer can know the id."""
+        """True once the id has a row in force. Before that, no producer can know the id."""
         return self.was_born()
 
     @property
     def is_dying(self):
-        """True while the tombstone of the expired id is not durable. Clients do not see the id any more."""
+        """True from the time when the id expires until its tombstone is durable.
+
+        During that time, clients no longer see the id.
+        """
         return self.pending is not None and self.pending.fields.state == STATUS_DEAD
 
     def __repr__(self):
@@ -278,9 +288,9 @@ cdef class TransactionMetadata:
     def prepare_epoch_increment(self, int32_t timeout_ms, expected_epoch, int64_t now_ms):
         """Prepare an Empty row with the next epoch, for InitProducerId.
 
-        `expected_epoch` is the epoch that the client names (KIP-360), None if it names none. A client that lost the
-        reply names the epoch before the last bump, and gets the same reply again. Raise PRODUCER_FENCED unless the
-        client names the current epoch or that one.
+        `expected_epoch` is the epoch that the client names (KIP-360), or None if it names none. A client that did not
+        get the reply names the epoch before the last bump, and gets the same reply again. If the client names any other
+        epoch than these two, raise PRODUCER_FENCED.
         """
         cdef TransactionRow current = self.current, row
         if current.is_exhausted() and expected_epoch in (None, current.fields.producer_epoch):
@@ -299,7 +309,8 @@ cdef class TransactionMetadata:
 
     def prepare_producer_id_rotation(self, int64_t producer_id, int32_t timeout_ms, bint keep_last_epoch,
                                      int64_t now_ms):
-        """Prepare an Empty row with a new producer id at epoch 0, for InitProducerId at an exhausted epoch."""
+        """Prepare an Empty row with a new producer id and epoch 0, for an InitProducerId that finds an exhausted epoch.
+        """
         cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
         row.fields.producer_id = producer_id
         row.fields.producer_epoch = 0
@@ -308,7 +319,10 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
                                             int64_t now_ms):
-        """Prepare the Ongoing row in which `partitions` join the open transaction, or begin a transaction."""
+        """Prepare an Ongoing row that adds `partitions` to the transaction.
+
+        If no transaction is open, the row begins one.
+        """
         cdef TransactionRow row = self.current.copy()
         if row.keeps():
             raise IllegalTransition(f'{self!r}: no partition may join a kept transaction')
@@ -321,9 +335,10 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_keep(self, int32_t timeout_ms, int64_t fresh_producer_id, int64_t now_ms):
-        """Prepare the Ongoing row in which the client keeps the open transaction and gets its next pair (KIP-939).
+        """Prepare an Ongoing row in which the client keeps the open transaction and gets its next pair of producer id
+        and epoch (KIP-939).
 
-        The transaction's pair is unchanged. `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is
+        The transaction's pair does not change. `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is
         exhausted.
         """
         cdef TransactionRow row = self.current.copy()
@@ -336,7 +351,7 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_epoch_fence(self):
-        """Prepare a row with the epoch at which the coordinator itself will abort the transaction.
+        """Prepare a row with the epoch with which the coordinator will abort the transaction for its producer.
 
         The row is never stored: `prepare_end` or `abandon` follows.
         """
@@ -348,15 +363,15 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t fresh_producer_id,
                                      int64_t now_ms):
-        """Prepare the row in which the transaction is decided, with the state `status`.
+        """Prepare the row that decides the transaction. `status` is its state, PrepareCommit or PrepareAbort.
 
         TV2 bumps the epoch in this row, so that no late batch can join the next transaction. `fresh_producer_id` is
-        NO_PRODUCER_ID unless this bump finds the client's epoch exhausted.
+        NO_PRODUCER_ID unless the client's epoch is exhausted before this bump.
 
-        A pending fence becomes the abort that it was prepared for. Under TV0 and TV1 the fence is in force in memory at
-        once, even if the append then fails: to refuse the old producer early is safe, to let it continue is not
-        (KAFKA-9666). Under TV2 the bump of the Prepare row is the fence. A bump before it would be a second one
-        (KAFKA-19367).
+        If a fence is pending, this row is the abort for which the fence was prepared. Under TV0 and TV1, the fence
+        takes effect in memory immediately, even if the append then fails. Refusing the old producer too early is safe,
+        but letting it continue is not (KAFKA-9666). Under TV2, the bump in the Prepare row is the fence, so the fence
+        itself must not bump the epoch a second time (KAFKA-19367).
         """
         cdef TransactionRow fence = self.take_fence(), row
         cdef bint bumps_epoch = transaction_version >= EPOCH_BUMPS_FROM
@@ -383,9 +398,10 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
-        """Prepare the Complete row of a decided transaction, in which the client's pair becomes the transaction's.
+        """Prepare the Complete row of a decided transaction. The client's pair becomes the transaction's pair.
 
-        Without a separate client's pair, a producer id that the Prepare row reserved takes over, at epoch 0.
+        If the row is not kept, and its Prepare row has reserved a producer id, the client continues with that producer
+        id and epoch 0.
         """
         cdef TransactionRow row = self.current.copy()
         cdef int64_t producer_id_before_bump = row.fields.previous_producer_id
@@ -408,7 +424,7 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_dead(self):
-        """Prepare the row that marks the id as expired, while its tombstone is appended."""
+        """Prepare a row that marks the id as expired until its tombstone is durable."""
         cdef TransactionRow row = self.current.copy()
         row.fields.state = STATUS_DEAD
         return self.prepare(row)
@@ -416,7 +432,10 @@ cdef class TransactionMetadata:
     # -- the outcome of a step -----------------------------------------------------------------------------------
 
     cpdef TransactionRow adopt(self):
-        """Put the pending row, which is durable, in force. Raise IllegalTransition if no correct step produces it."""
+        """Put the pending row in force, because it is durable.
+
+        Raise IllegalTransition if no correct step produces this row.
+        """
         cdef TransactionRow row = self.pending
         if row is None or row.fields.state == STATUS_DEAD or row.fields.state == STATUS_PREPARE_EPOCH_FENCE:
             raise IllegalTransition(f'{self!r}: there is no row to adopt')
@@ -426,7 +445,7 @@ cdef class TransactionMetadata:
         return row
 
     def abandon(self):
-        """Drop the pending row, which did not reach the log."""
+        """Drop the pending row, because it did not reach the log."""
         self.pending = None
 
     cdef TransactionRow take_fence(self):
@@ -437,7 +456,10 @@ cdef class TransactionMetadata:
         return fence
 
     cdef TransactionRow prepare(self, TransactionRow row):
-        """Make `row` pending. Raise IllegalTransition if it cannot follow, or if another row is pending."""
+        """Make `row` pending.
+
+        Raise IllegalTransition if its state must not follow the current one, or if another row is pending.
+        """
         if self.pending is not None:
             raise IllegalTransition(f'{self!r}: cannot prepare {row.state.title} while a row is pending')
         if not entered_from_bits[row.fields.state] >> self.current.fields.state & 1:
@@ -461,7 +483,7 @@ cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t 
 
 
 cdef int bump_client(TransactionRow row, int64_t fresh_producer_id) except -1:
-    """Give the client of a new row its next pair. The row is kept from then on."""
+    """Give the client its next pair of producer id and epoch in `row`. With this, `row` is a kept row."""
     if fresh_producer_id != NO_PRODUCER_ID:
         row.fields.next_producer_id, row.fields.next_producer_epoch = fresh_producer_id, 0
     elif row.is_exhausted():

@@ -1,4 +1,4 @@
-"""The rows of `__transaction_state`, encoded and decoded."""
+"""The encoding and decoding of the rows of `__transaction_state`."""
 from __future__ import annotations
 
 import logging
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Row = tuple[bytes, bytes | None]
-"""Key and value of a record. A record without a value is the tombstone of its transactional.id."""
+"""(key, value) of a record. A record whose value is None is the tombstone of its transactional.id."""
 
 
 def value_version(transaction_version: int) -> int:
-    """Return the version of row values for a finalized `transaction.version`: 0, or the flexible version 1."""
+    """Return the version of row values for a finalized level of `transaction.version`: 0, or 1, which is flexible."""
     return 1 if transaction_version >= 1 else 0
 
 
 def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
-    """Return the record of `row`. Version 0 lacks the previous and next producer id and the client's version."""
+    """Return the record for `row`.
+
+    Version 0 has no fields for the previous and next producer id and the client's version.
+    """
     return encode_key(transactional_id), encode_value(row, version)
 
 
@@ -36,7 +39,7 @@ def encode_tombstone(transactional_id: str) -> Row:
 
 
 def read_all(partition: Partition) -> dict[str, TransactionRow]:
-    """Return the last row of each transactional.id in the partition. A row without a value removes the id."""
+    """Return {transactional.id: its last row} of the partition. A tombstone removes the id."""
     found: dict[str, TransactionRow] = {}
 
     def replay(header: BatchHeader, batch: memoryview) -> None:
@@ -59,7 +62,7 @@ def read_all(partition: Partition) -> dict[str, TransactionRow]:
 
 
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:
-    """Return the transactional.id of a record and its row, None for a tombstone.
+    """Return (transactional.id, row) of a record. The row of a tombstone is None.
 
     Raise RowError for an unknown type, version or state.
     """

@@ -1,7 +1,8 @@
-"""The transactional.ids in memory, grouped by their partition of `__transaction_state`.
+"""The transactional ids in memory, grouped by their partition of `__transaction_state`.
 
-The memory is the replay of these partitions. The store reads them once, when the broker starts or the topic is created.
-After that, it adopts each row when the row is durable. `TransactionStore.hold_complete` has the rule for Complete rows.
+The state in memory is the result of replaying these partitions. The store reads a partition once, when the broker
+starts or the topic is created. Later it adopts each row when the row is durable. Complete rows are an exception, which
+`TransactionStore.hold_complete` documents.
 """
 import logging
 
@@ -38,29 +39,33 @@ from kbroker.transaction.row_encoder import encode_key
 logger = logging.getLogger(__name__)
 
 MOST_ID_BYTES = 256 * 1024 * 1024
-"""The memory of all transactional ids and of their open transactions. Beyond this bound, new ids and new partitions of
-a transaction are refused."""
+"""The most bytes of memory for all transactional ids and their open transactions.
+
+At this limit, the broker refuses new ids, and new partitions in transactions.
+"""
 ID_OVERHEAD_BYTES = 640
-"""An upper bound of the memory of an idle id without its text. The text counts twice, as the id and as the key of its
-rows."""
+"""An upper bound of the bytes of memory of an idle id, without its text.
+
+The text counts twice: as the id, and as the key of its rows.
+"""
 TOMBSTONE_OVERHEAD_BYTES = 40
-"""An upper bound of the bytes of a record without a value, in addition to its key."""
+"""An upper bound of the bytes of a tombstone record without its key."""
 HELD_MS = 5
-"""How long a Complete row waits for another row to share its write."""
+"""The milliseconds for which a Complete row waits for another row, to share that row's write."""
 HELD_RETRY_BACKOFF_MS = 100
 MOST_TOGETHER_BYTES = 16384
-"""The largest batch of more than one row."""
+"""The most bytes of a batch that has more than one row."""
 
 cdef enum:
     KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
 
 
 cdef class StatePartition:
-    """One partition of `__transaction_state`, with the ids that belong to it.
+    """One partition of `__transaction_state`, with the transactional ids that belong to it.
 
-    `coordinator_epoch` is the leader epoch of the partition: data partitions refuse markers of a lower epoch. `is_lost`
-    is true once the coordinator has stopped or the topic was deleted. `open` is an index of the ids with a transaction
-    that is not complete.
+    - `coordinator_epoch` is the leader epoch of the partition. Data partitions refuse markers with a lower epoch.
+    - `is_lost` is true if the coordinator has stopped or the topic was deleted.
+    - `open` is an index of the ids whose transaction is not complete.
     """
 
     def __init__(self, Partition partition not None):
@@ -72,7 +77,7 @@ cdef class StatePartition:
         self.held = RowBatch.__new__(RowBatch)
 
     cdef TransactionMetadata known(self, str transactional_id):
-        """Return the metadata of an id. Raise INVALID_PRODUCER_ID_MAPPING unless the id ever had a row in force."""
+        """Return the metadata of an id. Raise INVALID_PRODUCER_ID_MAPPING if the id has never had a row in force."""
         cdef TransactionMetadata metadata = self.transactions.get(transactional_id)
         if metadata is None or not metadata.was_born():
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
@@ -80,7 +85,7 @@ cdef class StatePartition:
 
 
 cdef class RowAppend(Completion):
-    """A pending row on its way to the disk. `then` completes once the row is adopted or abandoned."""
+    """A pending row that is being made durable. `then` completes when the row is adopted or abandoned."""
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if self.owned.is_lost or self.metadata.pending is not self.row:
@@ -93,7 +98,7 @@ cdef class RowAppend(Completion):
 
 
 cdef class Tombstones(Completion):
-    """A batch of tombstones on its way to the disk. The store forgets the ids once it is durable."""
+    """A batch of tombstones that is being made durable. Then the store forgets the ids."""
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         cdef TransactionMetadata metadata
@@ -108,10 +113,10 @@ cdef class Tombstones(Completion):
 
 
 cdef class TransactionStore:
-    """Finds transactions, and makes their pending rows durable. `row_version` is the version of the rows' values.
+    """Finds transactions, and makes their pending rows durable.
 
-    `on_loaded` is called with each StatePartition once it is loaded. `most_together_bytes` is the largest batch of more
-    than one row.
+    `row_version` is the version of the rows' values. `on_loaded` is called with each StatePartition after it is loaded.
+    `most_together_bytes` is the most bytes of a batch that has more than one row.
     """
 
     def __init__(self, config, Clock clock, Timers timers, topics, on_loaded,
@@ -130,15 +135,15 @@ cdef class TransactionStore:
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
     def start(self):
-        """Load every state partition. Requests find the ids of a partition once all rows read from it are durable."""
+        """Load every state partition. The ids of a partition can be found when all rows read from it are durable."""
         topic = self._topics.topic(TRANSACTION_STATE)
         if topic is not None:
             self._on_topic_created(topic)
 
     def stop(self):
-        """Forget all ids. A row that is still on its way to the disk has no effect in memory any more.
+        """Forget all ids. A row that is not durable yet can no longer change the state in memory.
 
-        Held Complete rows are forgotten, too. If the log is sound, the caller calls `append_held` first.
+        Held Complete rows are forgotten, too. If the log works, the caller must call `append_held` first.
         """
         cdef StatePartition owned
         for owned in self._owned:
@@ -172,9 +177,9 @@ cdef class TransactionStore:
         return [owned for owned in self._owned if not owned.is_loading]
 
     cpdef StatePartition owner(self, str transactional_id):
-        """Return the partition of an id.
+        """Return the state partition of an id.
 
-        Raise INVALID_REQUEST for an empty id, NOT_COORDINATOR without `__transaction_state`, and
+        Raise INVALID_REQUEST for an empty id, NOT_COORDINATOR if `__transaction_state` does not exist, and
         COORDINATOR_LOAD_IN_PROGRESS until the partition is loaded.
         """
         cdef StatePartition owned
@@ -188,12 +193,18 @@ cdef class TransactionStore:
         return owned
 
     def find(self, str transactional_id):
-        """Return the partition of an id and the id's metadata, None for an unknown id. Raise the errors of `owner`."""
+        """Return (state partition, metadata) of an id. The metadata of an unknown id is None.
+
+        Raise the errors that `owner` raises.
+        """
         owned = self.owner(transactional_id)
         return owned, owned.transactions.get(transactional_id)
 
     def add_new(self, StatePartition owned not None, TransactionMetadata metadata not None):
-        """Add a new id. Raise POLICY_VIOLATION, on which clients do not retry, once the ids take MOST_ID_BYTES."""
+        """Add a new id. Raise POLICY_VIOLATION if the memory of all ids would exceed MOST_ID_BYTES.
+
+        Clients do not retry this error.
+        """
         cdef int64_t more_bytes = memory_of_id(metadata.transactional_id)
         if self.id_bytes + more_bytes > self.most_id_bytes:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found transactional ids of {self.id_bytes} bytes, expected '
@@ -201,9 +212,9 @@ cdef class TransactionStore:
         self.keep(owned, metadata)
 
     cdef int count_added(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Count the partitions that a pending row adds.
+        """Count the memory of the partitions that a pending row adds.
 
-        Without room for them, abandon the row and raise COORDINATOR_LOAD_IN_PROGRESS, after which clients try again.
+        If it exceeds the limit, abandon the row and raise COORDINATOR_LOAD_IN_PROGRESS. Clients retry this error.
         """
         self.count(owned, metadata)
         if self.id_bytes > self.most_id_bytes:
@@ -214,7 +225,7 @@ cdef class TransactionStore:
         return 0
 
     cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Update the counted memory of an id after a change of the partitions in its row or its pending row."""
+        """Update the counted memory of an id after the partitions in its current or its pending row have changed."""
         cdef int64_t held_bytes = metadata.current.partition_set.memory()
         if metadata.pending is not None and metadata.pending.partition_set is not metadata.current.partition_set:
             held_bytes += metadata.pending.partition_set.memory()
@@ -229,10 +240,10 @@ cdef class TransactionStore:
         return self.count(owned, metadata)
 
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Adopt the pending row, and keep the index of open transactions.
+        """Adopt the pending row, and update the index of open transactions.
 
-        After a Prepare row, the Complete row becomes pending at once, so that no other step of the id comes between
-        them.
+        If it is a Prepare row, make the Complete row pending in the same call, so that no other step of the id comes
+        between them.
         """
         cdef bint was_idle = is_idle(metadata.current.fields.state)
         metadata.adopt()
@@ -262,16 +273,21 @@ cdef class TransactionStore:
         return 0
 
     cdef int seal(self, TransactionRow kept) except -1:
-        """Refuse further batches of a kept transaction, whose row is durable, until it is complete.
+        """Refuse further batches of a kept transaction from now on until the transaction is complete.
 
-        The coordinator has fenced the former client. But a partition in which the transaction is open does not ask the
-        coordinator, so it would accept a late batch of that client.
+        The kept row is durable.
+
+        The coordinator has fenced the former client. But in a partition where the transaction is open, the broker
+        accepts batches without asking the coordinator. Without the seal, it would accept a late batch of the former
+        client.
         """
         self.sealed[kept.fields.producer_id] = kept.fields.producer_epoch
         return 0
 
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
-        """Raise INVALID_PRODUCER_EPOCH if another client has kept the transaction to which a batch belongs."""
+        """Raise INVALID_PRODUCER_EPOCH if another client has kept the transaction to which a batch of this producer
+        belongs.
+        """
         if self.sealed and producer_epoch <= self.sealed.get(producer_id, NO_PRODUCER_EPOCH):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id} epoch {producer_epoch}: the '
                              'transaction is prepared, and another client has taken it over')
@@ -279,9 +295,11 @@ cdef class TransactionStore:
 
     cdef int append(self, StatePartition owned, TransactionMetadata metadata, Completion then,
                     Py_ssize_t part) except -1:
-        """Append the pending row of `metadata`. Once it is durable, adopt it and complete `part` of `then` with it.
+        """Append the pending row of `metadata`.
 
-        If the row cannot be made durable, abandon it and complete with the error for the client. The error is
+        When the row is durable, adopt it, and complete `part` of `then` with it.
+
+        If the row cannot be made durable, abandon it, and complete `then` with the error for the client. The error is
         NOT_COORDINATOR if the partition was lost before the row was durable.
         """
         cdef int64_t end_offset
@@ -299,19 +317,19 @@ cdef class TransactionStore:
         return owned.partition.await_durable(end_offset, row_append, 0)
 
     cdef int hold_complete(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Adopt the pending Complete row now, and hold it for the next row of its partition.
+        """Adopt the pending Complete row now, and hold it until the next row of its partition is written.
 
-        No reader, no reply and no later record may depend on a record that a crash could still take away. The Complete
-        row is adopted before it is durable. It keeps this rule for two reasons:
+        No reader, no reply and no later record may depend on a record that a crash could take away. The Complete row is
+        adopted before it is durable, which is safe for two reasons:
 
-        - The row contains nothing that a crash could take away. Everything in the row follows from the Prepare row and
-          the markers, which are durable. A start without the row writes the markers again, which changes nothing, and
-          derives the same row.
-        - No later row is in the log without it. Every row of the partition is appended behind the held rows, in their
-          batch or after it.
+        - A crash takes nothing away. Everything in the row follows from the Prepare row and the markers, which are
+          durable. If a start does not find the row, it writes the markers again, which changes nothing, and derives the
+          same row.
+        - No later row is in the log without the Complete row. Every later row of the partition is appended after the
+          held rows, or behind them in their batch.
 
-        So it needs no separate write and no separate sync. It is written with the next row. Without a next row,
-        `append_held` writes it after HELD_MS, or at a clean stop.
+        So the Complete row needs no separate write and no separate sync. It is written with the next row. If there is
+        no next row, `append_held` writes it after HELD_MS, or at a clean stop.
         """
         assert metadata.pending.fields.state in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
@@ -325,7 +343,7 @@ cdef class TransactionStore:
         return self.append_held_later(HELD_MS)
 
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Add the pending row to the held rows. If they are too large for one batch, append the held rows first.
+        """Add the pending row to the held rows. If all of them are too large for one batch, append the held rows first.
 
         Raise KafkaError if that append fails, or if the row cannot be encoded.
         """
@@ -339,13 +357,16 @@ cdef class TransactionStore:
         return 0
 
     cdef int version_of(self, TransactionRow row) noexcept:
-        """Return the version of a row's value. Only version 1 has room for the client's pair of a kept row."""
+        """Return the version of a row's value.
+
+        A kept row needs version 1: only this version has fields for the client's pair.
+        """
         return 1 if row.keeps() else self.row_version
 
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Append the held rows and, behind them, the pending row. Return the offset behind the pending row.
+        """Append the held rows and, after them, the pending row. Return the offset after the pending row.
 
-        Raise KafkaError if the append fails; the held rows remain held.
+        If the append fails, raise KafkaError. The held rows then remain held.
         """
         self.add(owned, metadata)
         try:
@@ -355,12 +376,14 @@ cdef class TransactionStore:
             raise
 
     cdef int64_t append_rows(self, StatePartition owned) except -1:
-        """Append the held rows as one batch, and return the offset behind it. Raise KafkaError if it fails; the rows
-        remain held."""
+        """Append the held rows as one batch. Return the offset after the batch.
+
+        If the append fails, raise KafkaError. The held rows then remain held.
+        """
         cdef RowBatch rows = owned.held
         cdef int64_t end_offset
         rows.seal(self._clock.wall_ms())
-        # A completion that is called within the append may hold the next row.
+        # Use another batch for new held rows now, because a completion that the append calls may hold the next row.
         owned.held = RowBatch.__new__(RowBatch) if self._spare is None else self._spare
         self._spare = None
         try:
@@ -378,8 +401,10 @@ cdef class TransactionStore:
         return 0
 
     def append_held(self):
-        """Append the Complete rows that were not written with another row. Retry after a failure, because no request
-        would."""
+        """Append the Complete rows that were not written together with another row.
+
+        After a failure, retry after a pause, because no request would retry it.
+        """
         cdef StatePartition owned
         if self._held_timer is not None:
             self._held_timer.cancel()
@@ -393,7 +418,7 @@ cdef class TransactionStore:
                     self.append_held_later(HELD_RETRY_BACKOFF_MS)
 
     def remove(self, StatePartition owned not None, expired):
-        """Append tombstones for the `expired` ids, which are idle. Forget each id once its tombstone is durable."""
+        """Append tombstones for the `expired` ids, which are idle. Forget each id when its tombstone is durable."""
         batch = []
         size_bytes = 0
         for metadata in expired:
@@ -408,7 +433,7 @@ cdef class TransactionStore:
             self._append_tombstones(owned, batch)
 
     def _append_tombstones(self, StatePartition owned, list batch):
-        """Append the tombstones of `batch`, behind the held rows."""
+        """Append the held rows, then the tombstones of `batch`."""
         cdef Tombstones tombstones = Tombstones.__new__(Tombstones)
         cdef int64_t end_offset, now_ms = self._clock.wall_ms()
         cdef bytearray encoded = encode_batch(
@@ -427,8 +452,11 @@ cdef class TransactionStore:
             owned.partition.await_durable(end_offset, tombstones, 0)
 
     def _on_topic_created(self, topic):
-        """Load the partitions of the new topic. Partitions that are added later are ignored until the next start,
-        because they would move ids to other partitions."""
+        """Load the partitions of the new topic.
+
+        Partitions that are added to the topic later are ignored until the next start, because they would move ids to
+        other partitions.
+        """
         if topic.name != TRANSACTION_STATE or self._owned:
             return
         self._owned = [StatePartition(partition) for partition in topic.partitions]
@@ -440,7 +468,10 @@ cdef class TransactionStore:
             self.stop()
 
     def _load(self, StatePartition owned):
-        """Read the partition once all of it is durable, so that no decision in it can be lost in a crash."""
+        """Read the partition when all of it is durable.
+
+        A crash can then take away none of the decisions that were read.
+        """
         def read(error):
             if owned.is_lost:
                 return
@@ -461,7 +492,10 @@ cdef class TransactionStore:
 
 
 cdef class RowBatch:
-    """Rows that will be one batch of the log, each as a record. The log sets the batch's offset and leader epoch."""
+    """Rows that will be one batch of the log. Each row is a record.
+
+    The log sets the offset and the leader epoch of the batch.
+    """
 
     def __cinit__(self):
         self.size = HEADER_BYTES
@@ -470,7 +504,9 @@ cdef class RowBatch:
         PyMem_Free(self.start)
 
     cdef int add(self, bytes key, TransactionRow row, int version) except -1:
-        """Add a record: length, attributes, timestamp delta, offset delta, key, value, count of headers."""
+        """Add a row as a record with these fields: length, attributes, timestamp delta, offset delta, key, value, count
+        of headers.
+        """
         cdef list topics = topics_of(row)
         cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
         cdef uint8_t *value
@@ -506,7 +542,7 @@ cdef class RowBatch:
         return 0
 
     cdef int seal(self, int64_t now_ms) except -1:
-        """Write the header of the batch: the `size` bytes from `start` on are complete then."""
+        """Write the header of the batch. The batch is then complete: the `size` bytes at `start`."""
         cdef BatchFields fields
         memset(&fields, 0, sizeof(fields))
         fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
@@ -530,7 +566,7 @@ cdef class RowBatch:
 
 
 cdef object error_for_client(Partition partition, object error):
-    """Return the KafkaError for the client after an append, or the sync of its bytes, has failed."""
+    """Return the KafkaError for the client if an append or the sync of its bytes has failed."""
     log_failure(partition, error)
     return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
 
@@ -541,5 +577,7 @@ cdef int log_failure(Partition partition, object error) except -1:
 
 
 cdef int64_t memory_of_id(str transactional_id) except -1:
-    """Return the memory of an idle id: its text, the key of its rows with the UTF-8 form, and a fixed overhead."""
+    """Return the bytes of memory of an idle id: its text, the key of its rows with the UTF-8 form of the text, and a
+    fixed overhead.
+    """
     return ID_OVERHEAD_BYTES + memory_of(transactional_id) + utf8_length(transactional_id)

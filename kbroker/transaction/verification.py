@@ -1,7 +1,8 @@
-"""The coordinator's check of a transactional write, and the errors for its client (KIP-890).
+"""The check of a transactional write by the coordinator, and the errors for the client that writes (KIP-890).
 
-Kafka's brokers check with AddPartitionsToTxn v4-5, and translate its errors into errors that the producer's version
-knows. Here the broker calls its coordinator directly; the errors are the same.
+Kafka's brokers send AddPartitionsToTxn v4-5 to the coordinator for this check. They translate the coordinator's errors
+into errors that the version of the producer knows. Here the broker calls its coordinator directly, and the errors are
+the same.
 """
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ import enum
 from kbroker.base.errors import ErrorCode
 
 PRODUCE_VERSION_THAT_ADDS = 12
-"""From this version on, a Produce adds its partitions to the transaction."""
+"""A Produce of this version or a later one adds its partitions to the transaction."""
 TXN_OFFSET_COMMIT_VERSION_THAT_ADDS = 5
-"""From this version on, a TxnOffsetCommit adds its partition of `__consumer_offsets` to the transaction."""
+"""A TxnOffsetCommit of this version or a later one adds its partition of `__consumer_offsets` to the transaction."""
 
 
 class Mode(enum.Enum):
-    """The kind of check before the first write to a partition in a transaction."""
+    """The kind of check before the first write of a transaction to a partition."""
 
     ADD = 'add'
-    """TV2: the write adds the partition to the transaction, without another request of the client."""
+    """The write adds the partition to the transaction, without a separate request of the client (TV2)."""
     VERIFY = 'verify'
-    """The client must have added the partition. It knows the error TRANSACTION_ABORTABLE."""
+    """The client must have added the partition before. The client knows the error TRANSACTION_ABORTABLE."""
     VERIFY_LEGACY = 'verify, for a client from before TRANSACTION_ABORTABLE'
 
     @staticmethod
@@ -40,11 +41,13 @@ class Mode(enum.Enum):
 _UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                               ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
                              ErrorCode.NOT_ENOUGH_REPLICAS)
-"""Errors of a coordinator that a producer would not understand, and the error on which it retries instead."""
+"""Maps errors of the coordinator that a producer would not understand to an error after which the producer retries."""
 
 
 def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
-    """Return the error code that a TxnOffsetCommit in `mode` answers for the coordinator's error code."""
+    """Return the error code with which a TxnOffsetCommit in `mode` replies to the client, for the coordinator's error
+    code.
+    """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and mode is Mode.VERIFY_LEGACY:
@@ -53,7 +56,7 @@ def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
 
 
 def error_for_produce(mode: Mode, code: ErrorCode) -> ErrorCode:
-    """Return the error code that a Produce in `mode` answers for the coordinator's error code.
+    """Return the error code with which a Produce in `mode` replies to the client, for the coordinator's error code.
 
     Only TV2 producers know CONCURRENT_TRANSACTIONS.
     """
