@@ -158,12 +158,11 @@ cdef class TransactionCoordinator:
 
     def init_producer_id(self, str transactional_id, int64_t timeout_ms, int64_t producer_id, int16_t producer_epoch,
                          Completion done not None, bint is_two_phase=False, bint keeps=False):
-        """Pass a producer id and epoch to `done` for a new producer, or the next epoch for a producer that names its
-        current epoch (KIP-360).
+        """Pass a TransactionRow to `done`. Its client's pair of producer id and epoch is the reply to the client.
 
-        The result is a TransactionRow with this pair as the client's pair. The previous owner of the transactional.id is
-        fenced. If it has an open transaction, the transaction is aborted. The client then gets CONCURRENT_TRANSACTIONS,
-        and repeats the request until the abort is complete.
+        A new producer gets a new pair. A producer that names its current pair gets the next epoch (KIP-360). The
+        previous owner of the transactional.id is fenced. If it has an open transaction, the transaction is aborted. The
+        client then gets CONCURRENT_TRANSACTIONS, and repeats the request until the abort is complete.
 
         In two-phase commit (KIP-939), transactions never time out, and `timeout_ms` is not used. If `keeps` is true,
         the client takes over the open transaction, which is not aborted. The row then has the state Ongoing, and
