@@ -1,8 +1,8 @@
-"""Puts the ACLs of the metadata log into force: an authorizer follows each change of the log.
+"""Puts the ACLs of the metadata log into force. An authorizer applies each change of the log.
 
-A change of many ACLs takes effect in parts, of which ACLs that deny are added first and removed last. So no client has
-a right between two parts that it has neither before nor after the change, and no client loses a right that it has both
-before and after.
+A change of many ACLs takes effect in parts. ACLs that deny are added first and removed last. So between two parts, no
+client has a right that it lacks both before and after the change, and no client lacks a right that it has both before
+and after.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AclFollower:
-    """Puts the changes of the metadata log into force at an authorizer."""
+    """Applies the ACL changes of the metadata log to an authorizer."""
 
     def __init__(self, authorizer: Authorizer, metadata: MetadataController, long_work: LongWork):
         self._authorizer = authorizer
@@ -49,7 +49,10 @@ class AclFollower:
             self._long_work.start(self.settle())
 
     def _in_order(self, records: Iterable[Any]) -> list[Any]:
-        """Return the records of ACLs among `records`. Added denials come first, removed denials last."""
+        """Return the ACL records among `records`, sorted by their effect.
+
+        Added ACLs that deny come first, removed ACLs that deny come last.
+        """
         find, deny = self._authorizer.index.entries.get, Permission.DENY
         added: dict[bool, list[Any]] = {True: [], False: []}
         removed: dict[bool, list[Any]] = {True: [], False: []}
@@ -63,7 +66,7 @@ class AclFollower:
         return [*added[True], *added[False], *removed[False], *removed[True]]
 
     def settle(self) -> Steps[None]:
-        """Put all changes so far into force."""
+        """Put all changes that are not in force yet into force, as long work."""
         pace = Pace()
         while self._pending:
             record = self._pending.popleft()
@@ -76,7 +79,8 @@ class AclFollower:
 
 
 def may_be_administered(authorizer: Authorizer) -> bool:
-    """Return whether some principal may create ACLs, by super users, an ACL, or the rule for resources without ACLs.
+    """Return whether some principal may create ACLs: a super user, a principal with an ACL that allows it, or every
+    principal while a resource without ACLs is open to all.
 
     ACLs that deny are ignored.
     """

@@ -1,4 +1,5 @@
-"""The option `--add-scram`: credentials written before the first start, or while the broker is stopped (KIP-900)."""
+"""The option `--add-scram`: writes SCRAM credentials before the first start, or while the broker is stopped (KIP-900).
+"""
 from __future__ import annotations
 
 import base64
@@ -23,7 +24,7 @@ KEYS = ('name', 'password', 'salt', 'iterations', 'saltedpassword')
 
 
 def add_offline(directory: str, records: list[UserScramCredentialRecord]) -> None:
-    """Write credentials into the directory of a stopped broker.
+    """Write credentials into the log directory of a stopped broker.
 
     Raise LogDirectoryError if the directory cannot be used, KafkaError if the metadata refuses a credential, OSError if
     the disk fails.
@@ -38,9 +39,9 @@ def add_offline(directory: str, records: list[UserScramCredentialRecord]) -> Non
 def parse_add_scram(text: str) -> UserScramCredentialRecord:
     """Return the record of `SCRAM-SHA-512=[name=NAME,password=PASSWORD]`, in the syntax of `kafka-storage`.
 
-    The text may also contain iterations and a base64 salt. With a salt, a base64 saltedpassword may replace the
-    password. Raise ValueError for a bad text, KafkaError for a bad credential. The messages contain no part of the text
-    that could be secret.
+    The list may also contain iterations and a base64 salt. If it contains a salt, a base64 saltedpassword may replace
+    the password. Raise ValueError for a malformed text, KafkaError for a credential that is not valid. The messages
+    contain no part of the text that could be secret.
     """
     mechanism, _, rest = text.partition('=')
     if mechanism not in MECHANISM_CODES or not (rest.startswith('[') and rest.endswith(']')):

@@ -1,8 +1,8 @@
 """Encoding and decoding of metadata records in record batches.
 
-A batch of the metadata log is uncompressed, has no producer, and all of its records have the batch's timestamp. Data
-records have no key. The key of a control record is int16 version (0), int16 type; its body begins with an int16 version
-of the body.
+A batch of the metadata log is uncompressed and has no producer. All of its records have the timestamp of the batch.
+Data records have no key. The key of a control record consists of its version (int16, always 0) and its type (int16).
+Its body begins with the version of the body (int16).
 """
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kbroker.record.records import decode_records
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS = 10_000
-"""The limits of Apache Kafka on one atomic change."""
+"""The most records and the most bytes of one atomic change, as in Apache Kafka."""
 
 CHUNK_BYTES = 2 * MAX_BATCH_BYTES
-"""The size of one read in bytes, which is more than the largest batch."""
+"""The number of bytes to read at one time. It exceeds the size of the largest batch."""
 
 CONTROL_TYPES: dict[int, type] = {
     2: LeaderChangeMessage,
@@ -47,24 +47,33 @@ _VERSION = struct.Struct('>h')
 
 def encode_data(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int,
                 metadata_version: int) -> bytearray:
-    """Return one batch of metadata records, each encoded in the version that `metadata_version` allows."""
+    """Return one batch of metadata records.
+
+    `metadata_version` determines the version in which each record is encoded.
+    """
     rows = [encode_row(record, timestamp_ms, metadata_version) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch)
 
 
 def encode_row(record: Any, timestamp_ms: int, metadata_version: int) -> Row:
-    """Return a metadata record as a row of a batch: its timestamp, no key, and its encoded value."""
+    """Return a metadata record as a row of a batch: (timestamp, key, value).
+
+    The key is None, the value is the encoded record.
+    """
     return timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version))
 
 
 def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """Return one encoded control batch. Like Apache Kafka 4.0 to 4.4, write every body in version 0."""
+    """Return one encoded batch of control records. Like Apache Kafka 4.0 to 4.4, write every body in version 0."""
     rows = [(timestamp_ms, _KEY.pack(0, _TYPE_OF_CONTROL[type(record)]), encode(record, 0)) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, control=True)
 
 
 def decode_batch(header: BatchHeader, batch: memoryview) -> list[Any]:
-    """Return the records of a batch whose checksum is valid. Raise CorruptLogError for an unknown or bad record."""
+    """Return the records of a batch. The caller has checked its checksum.
+
+    Raise CorruptLogError for an unknown or invalid record.
+    """
     decode_one = _decode_control if header.is_control else _decode_data
     found = []
     try:
@@ -101,7 +110,10 @@ def _decode_control(record: Any) -> Any:
 
 
 def sound_batches(file: File, size_bytes: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, bytes) of each batch up to `size_bytes`, or up to the first torn or damaged batch."""
+    """Yield (position, header, bytes) of each batch in the first `size_bytes` of a file.
+
+    Stop before the first batch that is torn or damaged.
+    """
     position, found = 0, True
     while found and position < size_bytes:
         found = False

@@ -1,4 +1,4 @@
-"""Changes of the metadata that are prepared in parts."""
+"""Changes of the metadata. They are prepared in parts, so that a long change does not hold the loop."""
 from __future__ import annotations
 
 from collections import deque
@@ -15,24 +15,30 @@ from kbroker.record.batch import BatchEncoder
 
 Result = TypeVar('Result')
 Steps = Generator[Any, None, Result]
-"""Work in small parts, which `LongWork` runs."""
+"""A generator that does a work in small parts. `LongWork` runs it."""
 
 Charge = Callable[[int], object]
-"""A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
+"""A function that is called with a number of partitions to create or delete.
+
+It raises KafkaError if they exceed a quota.
+"""
 
 
 class Turns:
-    """The turns of long changes.
+    """The turns of long changes. Only one change at a time has its turn.
 
-    One change at a time has its turn, and later changes wait in the order of their calls.
+    The other changes wait, the first caller first.
     """
 
     def __init__(self) -> None:
         self._turns: deque[Pause] = deque()
-        """The change that has its turn, followed by the waiting changes."""
+        """The pauses of all changes: first that of the change that has its turn, then those of the waiting changes."""
 
     def take(self) -> Steps[None]:
-        """Wait until all earlier changes have called `end`. The caller must call `end` later, too."""
+        """Wait until all changes that called `take` earlier have called `end`.
+
+        The caller must call `end` after its change.
+        """
         turn = Pause()
         self._turns.append(turn)
         if self._turns[0] is turn:
@@ -54,9 +60,9 @@ class Turns:
 
 
 class Change:
-    """The encoded records of a future batch, and the image after them.
+    """The encoded records of a future batch, and the image after these records.
 
-    If another change is committed before this one, its records are replayed on this image, too.
+    If another change is committed first, the records of that change are replayed on this image, too.
     """
 
     def __init__(self, image: MetadataImage, timestamp_ms: int, metadata_version: int):
@@ -69,21 +75,21 @@ class Change:
         self._size_bytes = 0
 
     def has_room(self, records_count: int, size_bytes: int) -> bool:
-        """Return whether the batch has room for `records_count` more records of `size_bytes` encoded bytes."""
+        """Return whether `records_count` more records, which take `size_bytes` encoded, fit into the batch."""
         return len(self.records) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
 
     def add(self, records: Iterable[Any]) -> Steps[None]:
-        """Encode and replay records in parts. Raise the errors of `put`."""
+        """Encode and replay records, in parts. Raise the errors that `put` raises."""
         for record in records:
             self.put(record)
             if self.pace.spend():
                 yield
 
     def put(self, record: Any) -> None:
-        """Encode and replay a record. Either all records of a change are control records, or no record is one.
+        """Encode and replay a record.
 
-        Raise KafkaError POLICY_VIOLATION if the batch becomes too large, CorruptLogError if the record contradicts the
-        image.
+        A change contains either only control records or no control records. Raise KafkaError POLICY_VIOLATION if the
+        batch becomes too large, CorruptLogError if the record contradicts the image.
         """
         check_batch_length(len(self.records) + 1)
         if not isinstance(record, CONTROL_RECORDS):
@@ -95,12 +101,12 @@ class Change:
         self.records.append(record)
 
     def validated(self) -> MetadataImage:
-        """Return the image after all records of a change that is only validated, and not written."""
+        """Return the image after all records of this change, which is only validated and will not be written."""
         self.image.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
         return self.image
 
     def finish(self, base_offset: int, epoch: int) -> bytearray:
-        """Return the encoded batch, and set the end of the image to the batch's end."""
+        """Return the encoded batch, and set the end offset, epoch and timestamp of the image."""
         self.image.end_batch(base_offset + len(self.records) - 1, epoch, self._timestamp_ms)
         if isinstance(self.records[0], CONTROL_RECORDS):
             return encode_control(self.records, base_offset=base_offset, epoch=epoch, timestamp_ms=self._timestamp_ms)
@@ -108,17 +114,14 @@ class Change:
 
 
 def check_batch_length(count: int, what: str = 'records') -> None:
-    """Raise KafkaError POLICY_VIOLATION if a change has more than MAX_RECORDS records.
-
-    `what` names what `count` counts.
-    """
+    """Raise KafkaError POLICY_VIOLATION if `count` exceeds MAX_RECORDS. `what` says in the message what is counted."""
     if count > MAX_RECORDS:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
                          f'found a change of {count} {what}, expected at most {MAX_RECORDS}')
 
 
 def check_batch_size(size_bytes: int) -> None:
-    """Raise KafkaError POLICY_VIOLATION if a change has more than MAX_BATCH_BYTES bytes."""
+    """Raise KafkaError POLICY_VIOLATION if `size_bytes` exceeds MAX_BATCH_BYTES."""
     if size_bytes > MAX_BATCH_BYTES:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
                          f'found a change of {size_bytes} bytes, expected at most {MAX_BATCH_BYTES}')

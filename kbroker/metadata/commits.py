@@ -1,14 +1,15 @@
-"""The commits of the metadata log. Every change is prepared, written, synced and adopted by this module.
+"""The commits of the metadata log. This module prepares, writes, syncs and adopts every change.
 
-A change adds its records to a batch, and replays them on a copy of the image. The batch is written whole, and the copy
-becomes the image once the batch is on the disk. So a change takes effect as a whole or not at all, also after a crash.
+A change adds its records to a batch, and replays them on a copy of the image. The batch is written as a whole. When the
+batch is on the disk, the copy becomes the image. So a change takes effect as a whole or not at all, even if the broker
+crashes.
 
-If a write or a sync fails, nothing is adopted. The change and every later one raise KafkaError(KAFKA_STORAGE_ERROR),
-because the content of the disk is unknown until a restart.
+If a write or a sync fails, nothing is adopted. The failed change and all later changes raise
+KafkaError(KAFKA_STORAGE_ERROR), because the content of the disk is unknown until a restart reads it.
 
-One batch at a time is in flight: written, but not durable. A change is a generator, and waits while another thread
-syncs the log. `at_once` runs the same generator to its end, and syncs in the calling thread instead. Before its own
-batch, it makes the batch in flight durable and adopts it, so that batches are adopted in the order of the log.
+At most one batch is in flight: written, but not durable. A change is a generator, and waits while another thread syncs
+the log. `at_once` runs such a generator to its end, and syncs in the calling thread. Before it writes its own batch, it
+makes the batch in flight durable and adopts it. So batches are adopted in the order of the log.
 """
 from __future__ import annotations
 
@@ -29,35 +30,36 @@ from kbroker.metadata.quorum_log import QuorumLog
 
 
 class Commits:
-    """The image of the metadata, and the changes that are about to replace it."""
+    """The image of the metadata, and the changes that will replace it."""
 
     def __init__(self, image: MetadataImage, log: QuorumLog, clock: Clock, sync: Sync):
-        """Write changes to `log`. `sync` syncs it in a thread, for changes that wait."""
+        """`log` is the log to which changes are written. `sync` syncs it in another thread, for changes that wait."""
         self.image = image
         """The state after the last durable batch.
 
-        Each change replaces this object, so keep the Commits and not the image.
+        Each change replaces this object. So keep a reference to the Commits, not to the image.
         """
         self.turns = Turns()
-        """The turns of the long changes.
+        """The turns of long changes.
 
-        A caller whose records depend on the image waits for its turn before it reads the image.
+        If the records of a change depend on the image, the caller waits for its turn before it reads the image.
         """
         self.on_failure: Callable[[str], object] = lambda reason: None
-        """The function to call, with the reason, when a change cannot be written."""
+        """The function to call with the reason when a change cannot be written."""
         self.on_change: list[Callable[[Sequence[Any]], object]] = []
-        """The functions to call with the records of each change that has taken effect."""
+        """The functions to call with the records of each change, after it has taken effect."""
         self._log = log
         self._clock = clock
         self._sync = sync
         self._syncs_here = False
-        """True if the calling thread syncs, so that no change waits."""
+        """True if the calling thread syncs, so that a change never waits for another thread."""
         self._changes: list[Change] = []
         """The changes that are being prepared."""
         self._in_flight: _Commit | None = None
 
     def images(self) -> Iterator[MetadataImage]:
-        """Yield the image, and the image after each change in flight or in preparation."""
+        """Yield the current image, the image after the batch in flight, and the image after each change in preparation.
+        """
         yield self.image
         if self._in_flight is not None:
             yield self._in_flight.image
@@ -66,9 +68,9 @@ class Commits:
 
     @contextmanager
     def preparing(self, metadata_version: int | None = None) -> Iterator[Change]:
-        """Begin a change, which ends when it is committed or the context ends.
+        """Begin a change. It ends when it is committed or when the context ends.
 
-        `metadata_version` is by default that of the image.
+        The default of `metadata_version` is the metadata.version of the image.
         """
         change = Change(self.image, self._clock.wall_ms(), metadata_version or self.image.metadata_version)
         self._changes.append(change)
@@ -79,9 +81,9 @@ class Commits:
                 self._changes.remove(change)
 
     def commit(self, change: Change) -> Steps[MetadataImage]:
-        """Write a change as one batch, and return the image once the batch is durable and adopted.
+        """Write a change as one batch. When the batch is durable and adopted, return the image.
 
-        A change without records writes nothing. Raise KafkaError POLICY_VIOLATION if the batch is too large,
+        If the change has no records, write nothing. Raise KafkaError POLICY_VIOLATION if the batch is too large,
         KAFKA_STORAGE_ERROR if a write or a sync fails.
         """
         if not change.records:
@@ -94,22 +96,25 @@ class Commits:
         return commit.check()
 
     def write(self, records: Iterable[Any], metadata_version: int | None = None) -> Steps[MetadataImage]:
-        """Write records, which the caller has validated, as one batch, and return the image after them.
+        """Write records as one batch, and return the image after them. The caller has validated the records.
 
-        Other changes may take effect before this one. Raise the errors of `commit`, and CorruptLogError for records
-        that contradict the image.
+        Other changes may take effect before these records. Raise the errors that `commit` raises, and CorruptLogError
+        if a record contradicts the image.
         """
         with self.preparing(metadata_version) as change:
             yield from change.add(records)
             return (yield from self.commit(change))
 
     def write_in_batches(self, records: Sequence[Any]) -> Steps[None]:
-        """Write records that need no common batch, because every prefix of them is a valid state."""
+        """Write records, in several batches if necessary. Every prefix of the records must result in a valid state."""
         for start in range(0, len(records), MAX_RECORDS):
             yield from self.write(records[start:start + MAX_RECORDS])
 
     def at_once(self, steps: Steps[Result]) -> Result:
-        """Run a change to its end, and return its result. All records that it wrote are durable then."""
+        """Run a change to its end without waiting, and return its result.
+
+        All records that it has written are then durable.
+        """
         before, self._syncs_here = self._syncs_here, True
         try:
             return run_to_end(steps)
@@ -122,22 +127,25 @@ class Commits:
             yield from self._wait(self._in_flight)
 
     def finish(self) -> None:
-        """If a batch is in flight, make it durable and adopt it before this returns."""
+        """If a batch is in flight, sync it in the calling thread, and adopt it."""
         if self._in_flight is not None:
             sync_inline(self._log.files_to_sync(at_once=True), partial(self._end, self._in_flight))
 
     def sync_here(self) -> None:
-        """Sync in the calling thread from now on, because a stop is about to close the sync threads."""
+        """From now on, sync in the calling thread, because a stop is about to end the sync threads."""
         self._syncs_here = True
 
     def _wait(self, commit: _Commit) -> Steps[None]:
-        """Wait until a batch in flight is adopted or has failed."""
+        """Wait until the batch in flight is adopted or has failed."""
         if self._syncs_here:
             self.finish()
         yield from commit.ended.wait()
 
     def _write(self, change: Change) -> _Commit:
-        """Write a change. It gets no records of other changes from now on, because they come after it in the log."""
+        """Write a change.
+
+        From now on, no records of other changes are replayed on its image, because they follow it in the log.
+        """
         self._changes.remove(change)
         batch = change.finish(self._log.end_offset, self._log.epoch)
         check_batch_size(len(batch))
@@ -150,9 +158,10 @@ class Commits:
         return self._in_flight
 
     def _end(self, commit: _Commit, error: OSError | None) -> None:
-        """Adopt a batch that was synced, or take the log offline if its sync failed.
+        """Adopt the batch if its sync succeeded. If the sync failed, take the log offline.
 
-        `finish` may have ended the commit before the thread reports its result. An error of the thread still counts.
+        `finish` may already have ended the commit when the sync thread reports its result. An error of the thread still
+        takes the log offline.
         """
         if error is not None:
             commit.failure = self._log.fail_sync(error)
@@ -178,18 +187,18 @@ class _Commit:
     """A batch in flight. Its records take effect once the batch is durable."""
 
     def __init__(self, records: Sequence[Any], image: MetadataImage):
-        """`image` is the state after `records`."""
+        """`image` is the state after the records."""
         self.records = records
         self.image = image
         self.ended = Pause()
         """A pause that ends when the batch is durable or its sync has failed."""
         self.failure: str | None = None
-        """The reason why the sync has failed; None otherwise."""
+        """The reason if the sync has failed, else None."""
 
     def check(self) -> MetadataImage:
-        """Return the state after the batch, whose commit has ended.
+        """Return the state after the batch, once `ended` is over.
 
-        Raise KafkaError KAFKA_STORAGE_ERROR if it failed.
+        Raise KafkaError KAFKA_STORAGE_ERROR if the sync failed.
         """
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)

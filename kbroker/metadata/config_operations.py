@@ -19,11 +19,11 @@ from kbroker.settings.table import TOPIC_SETTINGS
 from kbroker.settings.topic_config import validate_topic_configs
 
 Resource = tuple[int, str]
-"""The type and the name of a resource that has configs."""
+"""(type, name) of a resource that has configs."""
 
 
 class ConfigOperations:
-    """The changes of configs. The caller of a method must have a turn of `Commits.turns`."""
+    """The operations that change configs. The caller of a method must hold a turn of `Commits.turns`."""
 
     def __init__(self, commits: Commits, config: Config, node_id: int):
         self._commits = commits
@@ -32,12 +32,16 @@ class ConfigOperations:
 
     def alter(self, wanted: Mapping[Resource, Mapping[str, str | None]], *,
                       validate_only: bool = False) -> Steps[dict[Resource, KafkaError | None]]:
-        """Set the keys of each resource, and remove the keys whose value is None. Return the error of each resource.
+        """Set the given keys of each resource, or remove a key if its value is None. Return {resource:
 
-        Like Kafka, write all valid resources as one batch, or as several if one cannot hold them. One resource is never
-        divided. For a BROKER the name '' means all brokers. Values of topics, brokers and groups are validated here.
+        KafkaError or None}.
+
+        Like Kafka, write all valid resources as one batch. If they do not fit into one batch, write several, but never
+        divide the changes of one resource. For the type BROKER, the name '' means all brokers. The values of topics,
+        brokers and groups are validated here.
+
         The errors are INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
-        POLICY_VIOLATION, KAFKA_STORAGE_ERROR.
+        POLICY_VIOLATION and KAFKA_STORAGE_ERROR.
         """
         results: dict[Resource, KafkaError | None] = {}
         left = deque(wanted.items())
@@ -69,7 +73,7 @@ class ConfigOperations:
         return results
 
     def _config_records(self, resource: Resource, changes: Mapping[str, str | None]) -> list[Any]:
-        """Return the records that change a resource. Raise KafkaError if a change is not allowed."""
+        """Return the records that apply `changes` to a resource. Raise KafkaError if a change is not allowed."""
         resource_type, name = resource
         self._check_configs(resource_type, name, changes)
         current = self._commits.image.configs.get(resource, {})
@@ -85,7 +89,8 @@ class ConfigOperations:
         if resource_type == ResourceType.TOPIC:
             existing_topic(self._commits.image, name)
             merged = {**self._commits.image.configs.get((resource_type, name), {}), **changes}
-            # A newer Kafka may have written keys that kbroker does not know. Such a key may stay or be removed.
+            # A newer Kafka may have written keys that kbroker does not know. A change may keep or remove them, so they
+            # are not validated.
             validate_topic_configs({key: value for key, value in merged.items() if value is not None
                                     and (key in changes or key in TOPIC_SETTINGS)}, self._config)
         elif resource_type == ResourceType.BROKER:
@@ -103,8 +108,8 @@ class ConfigOperations:
                              'expected a topic, a broker, a group or a client metrics subscription')
 
     def _check_cluster_min_insync_replicas(self, name: str, value: str | None) -> None:
-        """Raise KafkaError for a change that KIP-966 forbids: the cluster has exactly one value, which is always in the
-        log.
+        """Raise KafkaError if KIP-966 forbids the change: the cluster must have exactly one min.insync.replicas, and
+        the log must always contain it.
         """
         if name:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f'{MIN_INSYNC_REPLICAS} cannot be set for one broker while '

@@ -1,4 +1,4 @@
-"""Records of settings: functions that create them, and the bounds on their sizes."""
+"""Records of configs: functions that create them, and the limits of their sizes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 OVERHEAD_BYTES = 64
-"""A bound on the bytes that a record without its strings takes in a batch."""
+"""An upper bound of the bytes that a record takes in a batch, without the bytes of its strings."""
 
 
 def config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:
@@ -17,7 +17,7 @@ def config_record(resource_type: int, name: str, key: str, value: str | None) ->
 
 
 def check_config_sizes(configs: Mapping[str, str | None]) -> None:
-    """Raise KafkaError INVALID_CONFIG if a record cannot hold a name or a value."""
+    """Raise KafkaError INVALID_CONFIG if a name or a value is too long for a record."""
     for key, value in configs.items():
         if max(len(key.encode()), len((value or '').encode())) > MAX_STRING_BYTES:
             raise KafkaError(ErrorCode.INVALID_CONFIG,
@@ -25,7 +25,7 @@ def check_config_sizes(configs: Mapping[str, str | None]) -> None:
 
 
 def longest_encoding(record: ConfigRecord | ClearElrRecord) -> int:
-    """Return an upper bound on the bytes that the record takes in a batch."""
+    """Return an upper bound of the bytes that the record takes in a batch."""
     texts = ([record.topic_name] if isinstance(record, ClearElrRecord) else
              [record.resource_name, record.name, record.value or ''])
     return OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)

@@ -1,7 +1,8 @@
-"""The only voter of the metadata quorum. It is the leader, registers this broker, and makes every change to the
-metadata.
+"""The controller: the only voter, and so the leader, of the metadata quorum.
 
-The operations of `topics`, of `configs` and of this module build records, and `commits` writes all of them.
+It registers this broker and makes every change of the metadata.
+
+The operations of `topics`, of `configs` and of this module create records. `commits` writes all of them.
 """
 from __future__ import annotations
 
@@ -62,17 +63,17 @@ logger = logging.getLogger(__name__)
 
 
 class MetadataController:
-    """The metadata of this broker. Call `open`, `register`, any operations, `begin_shutdown`, `finish_shutdown`, in
-    this order.
+    """The metadata of this broker.
 
-    Each operation replaces `image`, so keep the controller and not the image. The caller holds the log directory's
-    `.lock` throughout.
+    Call `open`, `register`, any operations, `begin_shutdown` and `finish_shutdown`, in this order. Each operation
+    replaces `image`. So keep a reference to the controller, not to the image. The caller must hold the `.lock` of the
+    log directory all the time.
     """
 
     supported_features = SUPPORTED_FEATURES
-    """The lowest and the highest level by feature that this broker supports.
+    """Maps each feature to the lowest and the highest level that this broker supports.
 
-    `image.features` has the finalized levels.
+    `image.features` contains the finalized levels.
     """
 
     def __init__(self, image: MetadataImage, log: QuorumLog, properties: MetaProperties, config: Config, clock: Clock,
@@ -86,7 +87,7 @@ class MetadataController:
         self.cluster_id = properties.cluster_id
         self.directory_id = properties.directory_id
         self.broker_epoch = -1
-        """The epoch of this registration; -1 before `register`."""
+        """The broker epoch of the current registration, or -1 before `register`."""
 
     @property
     def image(self) -> MetadataImage:
@@ -94,11 +95,11 @@ class MetadataController:
         return self.commits.image
 
     def at_once(self, steps: Steps[Result]) -> Result:
-        """Run an operation to its end by `Commits.at_once`."""
+        """Run an operation to its end without waiting, as `Commits.at_once` does."""
         return self.commits.at_once(steps)
 
     def take_offline(self, reason: str) -> None:
-        """Mark the log directory as failed: every later change raises KAFKA_STORAGE_ERROR with `reason`."""
+        """Mark the log directory as failed. Every later change raises KAFKA_STORAGE_ERROR with `reason`."""
         self._log.take_offline(reason)
 
     # -- start and stop
@@ -106,12 +107,13 @@ class MetadataController:
     @classmethod
     def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
              past: Past | None = None, sync: Sync = sync_inline) -> MetadataController:
-        """Read the metadata, and become leader of the next epoch. An empty directory is formatted before.
+        """Read the metadata, and become the leader of the next epoch. If the directory is empty, format it first.
 
-        `sync` syncs the log for the operations that wait. Before the first write, raise DirectoryRefusedError if the
-        directory does not belong to this node alone, or if `past` proves that the metadata log lost records; raise
-        CorruptLogError if it is damaged. Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read
-        fails.
+        `sync` syncs the log in another thread, for operations that wait.
+
+        Before the first write, raise DirectoryRefusedError if the directory does not belong only to this node, or if
+        `past` proves that the metadata log has lost records. Also before the first write, raise CorruptLogError if the
+        log is damaged. Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read fails.
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
@@ -129,7 +131,7 @@ class MetadataController:
 
     @classmethod
     def check(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock) -> None:
-        """Raise the errors that `open` raises before it writes."""
+        """Raise the errors about the directory that `open` would raise before its first write. Write nothing."""
         if fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             cls._read(fs, log_dir, config, clock)
         else:
@@ -138,7 +140,10 @@ class MetadataController:
     @classmethod
     def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
               sync: Sync = sync_inline) -> tuple[MetadataController, list[Any]]:
-        """Return the controller of a directory that may be written, and the records with which its log must begin."""
+        """Return (controller, records with which the log must begin) for a directory.
+
+        Raise DirectoryRefusedError if it must not be written.
+        """
         properties = read_meta_properties(fs, log_dir)
         image = MetadataImage(properties.cluster_id, properties.node_id)
         log = QuorumLog(fs, log_dir, config.metadata_log_segment_bytes)
@@ -153,7 +158,7 @@ class MetadataController:
         voter = LeaderChangeMessage.Voter(voter_id=self.node_id)
         records: list[Any] = [LeaderChangeMessage(leader_id=self.node_id, voters=[voter], granting_voters=[voter])]
         if self._log.end_offset == 0 and self.image.kraft_version:
-            # The records that formatting wrote into the snapshot at offset 0 are not in the log yet.
+            # Formatting wrote these records only into the snapshot at offset 0. The log does not contain them yet.
             records += [KRaftVersionRecord(kraft_version=self.image.kraft_version),
                         VotersRecord(voters=list(self.image.voters))]
         self._log.begin_epoch(self.node_id, self.image.kraft_version)
@@ -163,20 +168,26 @@ class MetadataController:
             self._write([AbortTransactionRecord(reason='Controller failover')])
 
     def _bootstrap(self, records: list[Any]) -> None:
-        """Write the first records of a log as a transaction in one batch. `records` set at least metadata.version."""
+        """Write the first records of the log, as a transaction in one batch.
+
+        At least metadata.version must be among `records`.
+        """
         levels = feature_levels(records)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION):
-            # KIP-966 requires the cluster's min.insync.replicas in the log, so that changes to it are recorded.
+            # KIP-966 requires a record with the cluster's min.insync.replicas in the log, so that later changes of it
+            # are recorded.
             records = [*records, config_record(ResourceType.BROKER, '', MIN_INSYNC_REPLICAS,
                                                 str(self._config.min_insync_replicas))]
         self._write([BeginTransactionRecord(name='Bootstrap records'), *records, EndTransactionRecord()],
                     levels[METADATA_VERSION])
 
     def register(self, listeners: Sequence[Listener]) -> None:
-        """Register a new incarnation of this broker, reachable at `listeners`, and elect it leader of every partition.
+        """Register a new incarnation of this broker, with the addresses in `listeners`.
 
-        Every start elects leaders again, also after a crash. Leader epochs grow by this, so the epochs that clients
-        hold are old.
+        Elect the broker leader of every partition.
+
+        Every start elects leaders again, even after a crash. This raises the leader epochs, so the epochs that clients
+        know from before the start are outdated.
         """
         broker_epoch = self._log.end_offset
         end_points = [RegisterBrokerRecord.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port,
@@ -194,7 +205,10 @@ class MetadataController:
         self.at_once(self.commits.write_in_batches([unfence, *elected]))
 
     def begin_shutdown(self) -> None:
-        """Announce the shutdown and give up leadership. From here on nothing may be appended to a partition."""
+        """Announce the shutdown and give up the leadership of all partitions.
+
+        After this, nothing may be appended to a partition.
+        """
         resign = self._change_partitions(self._resign, lambda partition: partition.leader == self.node_id)
         if resign:
             announcement = BrokerRegistrationChangeRecord(
@@ -202,9 +216,9 @@ class MetadataController:
             self.at_once(self.commits.write_in_batches([announcement, *resign]))
 
     def finish_shutdown(self) -> int:
-        """Fence this broker and close the log. The partitions must be closed before.
+        """Fence this broker and close the log. The caller must have closed the partitions.
 
-        Return the broker epoch for `.kafka_cleanshutdown`.
+        Return the broker epoch to store in `.kafka_cleanshutdown`.
         """
         self._write([BrokerRegistrationChangeRecord(
             broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=_FENCE)])
@@ -225,11 +239,11 @@ class MetadataController:
                      'fixed')]
 
     def close(self) -> None:
-        """Close the log as a crash would, without a clean shutdown."""
+        """Close the log without a clean shutdown, as a crash would."""
         self._log.close()
 
     def _write(self, records: Sequence[Any], metadata_version: int | None = None) -> None:
-        """Write one batch, and adopt it before returning."""
+        """Write records as one batch, and adopt the batch before returning."""
         self.at_once(self.commits.write(records, metadata_version))
 
     # -- elections
@@ -257,7 +271,9 @@ class MetadataController:
     # -- producer ids
 
     def allocate_producer_id_block(self) -> Steps[range]:
-        """Return 1000 producer ids that are never allocated again. The block is durable before it is returned.
+        """Return a block of 1000 producer ids.
+
+        The block is durable before it is returned, and its ids are never allocated again.
 
         Raise KafkaError UNKNOWN_SERVER_ERROR if all ids are used up, KAFKA_STORAGE_ERROR if a write or a sync fails.
         """

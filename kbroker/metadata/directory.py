@@ -1,4 +1,7 @@
-"""Ownership of a log directory: `meta.properties`, formatting a new directory, and the checks before writing to it."""
+"""The ownership of a log directory:
+
+`meta.properties`, the formatting of a new directory, and the checks before the first write to it.
+"""
 from __future__ import annotations
 
 import os
@@ -19,21 +22,27 @@ from kbroker.settings.properties import read_properties
 
 META_PROPERTIES_FILE = 'meta.properties'
 _RESERVED_IDS = 100
-"""Uuids below this number have a meaning for Kafka, such as the directory id of a replica without one."""
+"""Kafka reserves the uuids below this number.
+
+For example, one of them stands for a replica whose log directory is not assigned.
+"""
 
 _BEFORE_FORMATTING = frozenset(('.lock', DIRECTORY_NAME, f'{META_PROPERTIES_FILE}.tmp'))
 _BEFORE_FORMATTING_INSIDE = frozenset(
     name + suffix for name in ('partition.metadata', FORMAT_SNAPSHOT_FILE) for suffix in ('', '.tmp'))
-"""The files that a crash during formatting may leave. They contain no record that was ever visible."""
+"""The files that formatting may leave after a crash. They contain no record that was ever visible."""
 
 
 class DirectoryRefusedError(LogDirectoryError):
-    """The broker must not write to the log directory. The message says what was found and what was expected."""
+    """Raised if the broker must not write to the log directory.
+
+    The message says what was found and what was expected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a log directory."""
+    """The content of `meta.properties`: the cluster and the node that own the log directory, and the directory's id."""
 
     cluster_id: str
     node_id: int
@@ -46,7 +55,7 @@ def format_uuid(value: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes of a uuid in text form. Raise ValueError if `text` is not a uuid."""
+    """Return the 16 bytes of a uuid in Kafka's text form. Raise ValueError if `text` is not a uuid."""
     try:
         value = urlsafe_b64decode(text + '==')
     except ValueError:
@@ -57,7 +66,9 @@ def parse_uuid(text: str) -> bytes:
 
 
 def random_uuid() -> bytes:
-    """Return 16 random bytes whose text form does not begin with a dash, which a command line would parse as an option.
+    """Return a random uuid of 16 bytes.
+
+    Its text form does not begin with a dash, because a command line would take it for an option.
     """
     value = uuid.uuid4().bytes
     return value if not format_uuid(value).startswith('-') else random_uuid()
@@ -68,7 +79,7 @@ def random_uuid() -> bytes:
 def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
     """Return the content of `meta.properties`.
 
-    Raise DirectoryRefusedError unless it is complete and of version 1, OSError if it cannot be read.
+    Raise DirectoryRefusedError if it is incomplete or not of version 1, OSError if it cannot be read.
     """
     path = os.path.join(log_dir, META_PROPERTIES_FILE)
     try:
@@ -99,7 +110,9 @@ def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperti
 # -- formatting
 
 def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
-    """Return whether the directory may be formatted, because it is missing or holds nothing of value."""
+    """Return whether the directory may be formatted: it is missing, or contains only files that formatting may leave
+    after a crash.
+    """
     if not fs.exists(log_dir):
         return True
     metadata_directory = os.path.join(log_dir, DIRECTORY_NAME)
@@ -108,7 +121,7 @@ def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
 
 
 def check_unformatted(fs: FileSystem, log_dir: str) -> None:
-    """Raise DirectoryRefusedError if the directory may not be formatted."""
+    """Raise DirectoryRefusedError if the directory contains files that formatting does not create."""
     if not is_unformatted(fs, log_dir):
         raise DirectoryRefusedError(f'{log_dir}: found no {META_PROPERTIES_FILE} but other files, expected an empty '
                                 'directory or one that Apache Kafka or kbroker formatted')
@@ -116,11 +129,12 @@ def check_unformatted(fs: FileSystem, log_dir: str) -> None:
 
 def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: int,
                      cluster_id: str | None = None, more_records: Sequence[Any] = ()) -> MetaProperties:
-    """Write the files of `kafka-storage format --standalone`: this node is the only voter, with kraft.version 1.
+    """Format a log directory as `kafka-storage format --standalone` does: this node is the only voter, with
+    kraft.version 1.
 
-    The metadata log will begin with the features and `more_records`, such as the credential of an administrator.
-    `meta.properties` is written last, because a directory without it is still unformatted. Raise DirectoryRefusedError
-    if the directory holds other files, OSError if a write fails.
+    The metadata log will begin with the features and `more_records`, for example the credential of an administrator.
+    `meta.properties` is written last, because a directory without it counts as unformatted. Raise DirectoryRefusedError
+    if the directory contains other files, OSError if a write fails.
     """
     check_unformatted(fs, log_dir)
     if not fs.exists(log_dir):
@@ -138,17 +152,21 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
 
 
 def default_features() -> list[FeatureLevelRecord]:
-    """Return the feature records of a newly formatted directory."""
+    """Return the feature records for a new directory."""
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_FEATURES.items()]
 
 
 def feature_levels(records: Iterable[Any]) -> dict[str, int]:
-    """Return the levels that the feature records among `records` set."""
+    """Return {feature: level} of the feature records among `records`."""
     return {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
 
 
 def voters_record(properties: MetaProperties) -> VotersRecord:
-    """Return the record of this node as the only voter. It has no controller listener; Apache Kafka adds its own."""
+    """Return the record that names this node as the only voter.
+
+    The endpoint in the record is a placeholder, because this node has no controller listener. Apache Kafka adds its
+    own.
+    """
     low, high = SUPPORTED_FEATURES[KRAFT_VERSION]
     return VotersRecord(voters=[VotersRecord.Voter(
         voter_id=properties.node_id, voter_directory_id=properties.directory_id,
@@ -160,9 +178,10 @@ def voters_record(properties: MetaProperties) -> VotersRecord:
 
 def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaProperties, node_id: int,
                    bootstrap: Sequence[Any]) -> None:
-    """Raise DirectoryRefusedError unless this node is the only owner of the metadata, and supports everything in it.
+    """Raise DirectoryRefusedError if the metadata has another owner than this node, or contains a feature that this
+    broker does not support.
 
-    `bootstrap` has the first records of a log that has no metadata.version.
+    If the log has no metadata.version yet, `bootstrap` has its first records.
     """
     if properties.node_id != node_id:
         raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '

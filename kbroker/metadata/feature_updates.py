@@ -1,4 +1,4 @@
-"""Changes of feature levels that a client asks for: the check whether they are allowed, and their records."""
+"""Changes of feature levels that a client requests: the check whether they are allowed, and their records."""
 from __future__ import annotations
 
 import enum
@@ -18,7 +18,7 @@ from kbroker.protocol.messages import FeatureLevelRecord
 
 
 class UpgradeType(enum.IntEnum):
-    """The direction of a change that a client allows."""
+    """The direction in which a client allows a level to change."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -27,7 +27,10 @@ class UpgradeType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """The level that a client requests for a feature. `upgrade_type` is the client's value, which may be unknown."""
+    """A client's request to change the level of a feature.
+
+    `upgrade_type` is the number that the client sent, which may be unknown.
+    """
 
     name: str
     level: int
@@ -36,10 +39,10 @@ class FeatureUpdate:
 
 def records_of_updates(updates: Iterable[FeatureUpdate], finalized: Mapping[str, int],
                        supported: Mapping[str, tuple[int, int]]) -> list[Any]:
-    """Return a record for each level that changes, metadata.version first.
+    """Return a record for each level that changes, with metadata.version first.
 
-    If one update is not allowed, raise KafkaError INVALID_UPDATE_VERSION for all of them. Raise INVALID_REQUEST for a
-    feature that is named twice.
+    If one update is not allowed, refuse all updates: raise KafkaError INVALID_UPDATE_VERSION. Raise INVALID_REQUEST if
+    a feature is named twice.
     """
     levels = dict(finalized)
     changed: set[str] = set()
@@ -61,7 +64,7 @@ def records_of_updates(updates: Iterable[FeatureUpdate], finalized: Mapping[str,
 
 
 def enables_eligible_leader_replicas(records: Iterable[Any]) -> bool:
-    """Return whether the records raise the level of eligible.leader.replicas.version from 0."""
+    """Return whether the records raise eligible.leader.replicas.version from level 0."""
     return any(record.name == ELIGIBLE_LEADER_REPLICAS_VERSION and record.feature_level > 0 for record in records)
 
 

@@ -1,4 +1,6 @@
-"""Feature levels: those that this broker supports, those of a new directory, and the record versions they allow."""
+"""Feature levels: the levels that this broker supports, the levels of a new directory, and the record versions that a
+level allows.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +26,10 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     'share.version': (0, 1),
     'streams.version': (0, 1),
 }
-"""The lowest and the highest supported level by feature. The broker does not write to a directory with other levels."""
+"""Maps each feature to its lowest and highest supported level.
+
+The broker does not write to a directory with other levels.
+"""
 
 DEFAULT_FEATURES: dict[str, int] = {
     METADATA_VERSION: 30,
@@ -34,16 +39,19 @@ DEFAULT_FEATURES: dict[str, int] = {
     'streams.version': 1,
     TRANSACTION_VERSION: 2,
 }
-"""The levels that Apache Kafka 4.3 finalizes in a new directory; metadata.version comes first, as replay requires."""
+"""Maps each feature to the level that Apache Kafka 4.3 finalizes in a new directory.
+
+metadata.version is first, because it must be replayed first.
+"""
 
 METADATA_CHANGES = (7, 8, 11, 13, 14, 15, 17, 23, 30)
-"""The levels of metadata.version that introduced records, or fields of records, which lower levels do not have."""
+"""The levels of metadata.version that introduced new records or new fields of records."""
 
 REQUIRED_METADATA_VERSION = {ELIGIBLE_LEADER_REPLICAS_VERSION: 23}
-"""The least metadata.version with which a feature may have a level above 0."""
+"""Maps a feature to the lowest metadata.version with which its level may be above 0."""
 
 DIRECTORIES_SINCE = 17
-"""The metadata.version from which partitions name the directories of their replicas (KIP-858)."""
+"""The lowest metadata.version with which partition records contain the log directories of the replicas (KIP-858)."""
 
 _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
     RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (7, 1)),
@@ -53,7 +61,7 @@ _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
 
 
 def record_version(record: Any, metadata_version: int) -> int:
-    """Return the version in which Kafka writes `record` while `metadata_version` is finalized."""
+    """Return the version in which Kafka writes `record` if the finalized metadata.version is `metadata_version`."""
     if isinstance(record, BrokerRegistrationChangeRecord):
         if record.cordoned_log_dirs is not None:
             return 3

@@ -1,9 +1,9 @@
-"""The state of the metadata log, replayed record by record.
+"""The state of the metadata, which results from replaying the metadata log record by record.
 
-A `MetadataImage` is the result of replaying the log. It keeps the content of every kind of record, even of those that
-kbroker does not use, so that a reader of the directory sees what Apache Kafka sees. Values in its dictionaries are
-replaced and never changed, which makes `copy` cheap. A batch is replayed on a copy before it is written, so that the
-log never holds an unreadable batch.
+A `MetadataImage` keeps the content of every kind of record, even of kinds that kbroker does not use. So a reader of the
+directory sees the same state as Apache Kafka. The values in the dictionaries of an image are replaced, and never
+changed, so a copy can share them with the original. A batch is replayed on a copy before it is written, so that the log
+never contains a batch that cannot be replayed.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ V = TypeVar('V')
 
 
 class ResourceType(enum.IntEnum):
-    """Kafka's types of resources with configs."""
+    """The types of resources that have configs, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -38,7 +38,7 @@ class ResourceType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `directories` has the log directory of each of `replicas`, in the same order."""
+    """A partition. `directories` contains the log directory of each replica, in the order of `replicas`."""
 
     index: int
     replicas: tuple[int, ...]
@@ -65,7 +65,7 @@ class PartitionImage:
     def merge(self, change: messages.PartitionChangeRecord) -> PartitionImage:
         """Return the partition after `change`.
 
-        A change that names a leader, even the present one, raises the leader epoch.
+        If `change` names a leader, even the current one, the leader epoch is raised.
         """
         changed: dict[str, Any] = {
             name: tuple(value) for name in _CHANGEABLE if (value := getattr(change, name)) is not None}
@@ -83,7 +83,7 @@ _CHANGEABLE = ('isr', 'replicas', 'removing_replicas', 'adding_replicas', 'direc
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic; `partitions` is ordered by index, `configs` are the topic's own settings."""
+    """A topic. `partitions` are sorted by index. `configs` are the configs that the topic itself sets."""
 
     name: str
     topic_id: bytes
@@ -97,7 +97,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. `end_points` and `features` are the structs of its RegisterBroker record."""
+    """A registered broker. `end_points` and `features` are the structs in its RegisterBroker record."""
 
     broker_id: int
     incarnation_id: bytes
@@ -113,20 +113,20 @@ class BrokerImage:
 
 @dataclass
 class MetadataImage:
-    """The state of the cluster at `metadata_offset`."""
+    """The state of the cluster after the record at `metadata_offset`."""
 
     cluster_id: str = ''
     node_id: int = -1
     metadata_offset: int = -1
-    """The offset of the last record replayed; -1 before the first."""
+    """The offset of the last replayed record, or -1 if no record was replayed."""
     metadata_epoch: int = 0
     timestamp_ms: int = -1
-    """The append time of the last replayed batch, in ms since the Unix epoch."""
+    """The append time of the last replayed batch, in milliseconds since the Unix epoch."""
     kraft_version: int = 0
     voters: tuple[Any, ...] = ()
-    """The structs of the last KRaftVoters record: each voter and its directory (kraft.version 1)."""
+    """The structs of the last KRaftVoters record. Each has a voter and its log directory (kraft.version 1)."""
     leader_change_voters: tuple[int, ...] | None = None
-    """The voter ids of the last LeaderChange; None if the log has no LeaderChange."""
+    """The voter ids of the last LeaderChange record, or None if the log has no such record."""
     features: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, BrokerImage] = field(default_factory=dict)
     controllers: dict[int, Any] = field(default_factory=dict)
@@ -136,41 +136,46 @@ class MetadataImage:
     client_quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     flat_names: dict[str, str] = field(default_factory=dict)
-    """The topics with a '.' or '_' in their names, by the name with '_' in place of '.'.
+    """Maps the flat name of each topic with a '.' or '_' in its name to the topic's name.
 
-    Two topics with the same key would have the same metric names.
+    A flat name has '_' instead of '.'.
+
+    Two topics with the same flat name would have the same metric names.
     """
     access_control_entries: dict[bytes, Any] = field(default_factory=dict)
     scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)
     delegation_tokens: dict[str, Any] = field(default_factory=dict)
     open_transaction: list[Any] | None = None
-    """The records since a BeginTransaction, which take effect at EndTransaction."""
-    _changing: dict[bytes, dict[int, PartitionImage]] = field(default_factory=dict)
-    """The partitions that the current batch has changed, by topic id and index.
+    """The records since the last BeginTransaction, or None if no transaction is open.
 
-    A batch may change thousands of partitions, so each topic's tuple is built only once per batch.
+    They take effect at EndTransaction.
+    """
+    _changing: dict[bytes, dict[int, PartitionImage]] = field(default_factory=dict)
+    """The partitions that the current batch has changed: maps a topic id to {partition index: partition}.
+
+    A batch may change thousands of partitions. So the tuple of a topic's partitions is built only once for each batch.
     """
 
     @property
     def metadata_version(self) -> int:
-        """The finalized metadata.version; 0 before the first."""
+        """The finalized level of metadata.version, or 0 if the log has no level of it yet."""
         return self.features.get(METADATA_VERSION, 0)
 
     @property
     def finalized_features(self) -> dict[str, int]:
         """The finalized level of each feature.
 
-        The level of kraft.version is from a control record, and included if above 0.
+        It includes kraft.version, from a control record, if its level is above 0.
         """
         return {**self.features, KRAFT_VERSION: self.kraft_version} if self.kraft_version else dict(self.features)
 
     @property
     def eligible_leader_replicas_enabled(self) -> bool:
-        """True if KIP-966 is enabled: a partition then keeps its eligible leaders when its in-sync set is empty."""
+        """True if KIP-966 is enabled. A partition then keeps its eligible leaders when its in-sync set is empty."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
     def copy(self) -> MetadataImage:
-        """Return an image to which records can be replayed without a change of this image."""
+        """Return a copy. Replaying records on the copy does not change this image."""
         def own(value: Any) -> Any:
             return value.copy() if isinstance(value, dict | list) else value
         return MetadataImage(**{name: own(value) for name, value in vars(self).items()})
@@ -183,14 +188,14 @@ class MetadataImage:
         self.end_batch(last_offset, epoch, timestamp_ms)
 
     def replay_record(self, record: Any) -> None:
-        """Apply one record of a batch. The caller calls `end_batch` after the last record."""
+        """Apply one record of a batch. The caller calls `end_batch` after the last record of the batch."""
         if self.open_transaction is None or type(record) in _NOT_HELD:
             self._apply(record)
         else:
             self.open_transaction.append(record)
 
     def end_batch(self, last_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Set the end of the image to the end of the batch whose records were applied."""
+        """Set the end offset, epoch and timestamp of the image to those of the batch whose records were applied."""
         self.metadata_offset = last_offset
         self.metadata_epoch = epoch
         self.timestamp_ms = timestamp_ms
@@ -232,7 +237,10 @@ class MetadataImage:
         return held
 
     def _nothing(self, record: Any) -> None:
-        """Ignore a record. NoOp only advances the offset, and ZkMigrationState is obsolete without ZooKeeper."""
+        """Ignore a record. NoOp only advances the offset.
+
+        ZkMigrationState is obsolete, because Kafka no longer uses ZooKeeper.
+        """
 
     # -- brokers and controllers
 
@@ -302,7 +310,7 @@ class MetadataImage:
         self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
 
     def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
-        """Return the topic's partitions by index, as a dict that a record may change."""
+        """Return {index: partition} of the topic. Records of the current batch may change this dict."""
         partitions = self._changing.get(topic.topic_id)
         if partitions is None:
             partitions = {partition.index: partition for partition in topic.partitions}
@@ -310,7 +318,7 @@ class MetadataImage:
         return partitions
 
     def _store_changed_partitions(self) -> None:
-        """Store the changed partitions in their topics. Sort them, because a snapshot may contain them in any order."""
+        """Store the changed partitions in their topics, sorted by index: a snapshot may contain them in any order."""
         for topic_id, partitions in self._changing.items():
             in_order = tuple(partitions[index] for index in sorted(partitions))
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=in_order))
@@ -392,9 +400,9 @@ class MetadataImage:
 
 
 def _with_value(rows: dict[K, dict[str, V]], key: K, name: str, value: V | None) -> dict[str, V]:
-    """Replace the row of a key by one with this value, or without it if it is None. Return the new row.
+    """Set `name` to `value` in the row of `key`, or remove `name` if `value` is None. Return the new row.
 
-    An empty row is removed. The old row does not change, because copies of the image share it.
+    If the new row is empty, remove it from `rows`. The old row does not change, because copies of the image share it.
     """
     row = dict(rows.get(key, {}))
     if value is None:

@@ -1,4 +1,4 @@
-"""The records that build an image: the content of a snapshot, in Apache Kafka's order."""
+"""The records from which an image can be rebuilt, in Apache Kafka's order. They are the content of a snapshot."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from kbroker.protocol.messages import (
 
 
 def control_records_of(image: MetadataImage) -> list[Any]:
-    """Return the control records at the beginning of a snapshot."""
+    """Return the control records with which a snapshot begins."""
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     if not image.kraft_version:
         return [header]
@@ -29,9 +29,9 @@ def control_records_of(image: MetadataImage) -> list[Any]:
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
-    """Yield the data records.
+    """Yield the data records of a snapshot.
 
-    The level of metadata.version is first, because it decides the versions of all other records.
+    The record of metadata.version is first, because this level determines the versions of all other records.
     """
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])

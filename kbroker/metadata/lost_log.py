@@ -1,7 +1,8 @@
-"""The proof that the metadata log lost records that it once contained.
+"""The proof that the metadata log has lost records.
 
-Without its metadata a directory looks like an empty cluster: every partition would be set aside, and producer ids would
-be assigned again. So a start compares the log with the rest of the directory before it writes anything.
+With an empty metadata log, a directory looks like that of an empty cluster: every partition would be set aside, and
+producer ids would be assigned again. So a start compares the log with the other files of the directory before it writes
+anything.
 """
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ NAMED_DIRECTORIES = 3
 
 
 def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | None:
-    """Return the text of what was found and expected if records were lost, or None without proof of a loss.
+    """Return a text that says what was found and what was expected if the log has lost records.
 
-    A topic id in a partition directory proves a loss only if the log reaches back to offset 0: a snapshot does not name
-    the topics that were deleted before it.
+    Without a proof of a loss, return None.
+
+    An unknown topic id in a partition directory proves a loss only if the log begins at offset 0. Otherwise a snapshot
+    replaces the beginning of the log, and a snapshot does not name the topics that were deleted there.
     """
     if past.is_accepted:
         return None
@@ -46,7 +49,7 @@ def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | Non
 
 
 def recovery_advice(log: QuorumLog, log_dir: str) -> str:
-    """Return the advice to the operator that follows the proof of a loss."""
+    """Return the advice to the operator, which is printed after the proof of a loss."""
     if not log.exists:
         return ('Nothing was changed. kbroker serves one log directory, with all partitions of the broker. If the '
                 f'metadata log is lost, restore {log.directory} from a backup that was taken together with the '

@@ -18,8 +18,8 @@ from kbroker.settings.config import Config
 def changed_directory(directory: str) -> Iterator[MetadataController]:
     """Lock the directory of a stopped broker, and yield the controller of its metadata.
 
-    Raise LogDirectoryError if a broker uses the directory, if it was never used, or if it belongs to another user. In
-    the last case, the broker could not open the files that this process would write.
+    Raise LogDirectoryError if a broker uses the directory, if no broker has ever used it, or if it belongs to another
+    user. The broker of another user could not open the files that this process would write.
     """
     fs = FileSystem()
     if not fs.exists(os.path.join(directory, META_PROPERTIES_FILE)):

@@ -1,8 +1,8 @@
 """`__cluster_metadata-0`: the Raft log of the metadata quorum, written by its only voter.
 
-The log is a list of batches in segments. `load` only reads. `begin_epoch` makes this broker the leader of the next
-epoch. `write` then writes one batch after the other, each after the batch before is durable. No indexes are written,
-because Apache Kafka rebuilds them at each start.
+The log is a list of batches in segments. `load` reads it, and writes nothing. `begin_epoch` makes this broker the
+leader of the next epoch. Then `write` writes one batch at a time. Before the next batch, the previous one must be
+durable. No indexes are written, because Apache Kafka rebuilds them at each start.
 """
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ from kbroker.record.records import decode_records
 
 DIRECTORY_NAME = '__cluster_metadata-0'
 PARTITION_METADATA = b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
-"""The metadata topic has the fixed id 0:1."""
+"""The id of the metadata topic. It is always 0:1."""
 
 _SEGMENT = re.compile(r'(\d{20})\.log')
 _MAGIC_POSITION = 16
 _REMOVE_TOPIC = bytes((FRAME_VERSION, RemoveTopicRecord.api_key))
-"""The first bytes of a RemoveTopic record's value."""
+"""The bytes with which the value of a RemoveTopic record begins."""
 
 logger = logging.getLogger(__name__)
 
 
 def segment_files(names: Iterable[str]) -> list[int]:
-    """Return the base offsets of the segments among file names, in ascending order."""
+    """Return the base offsets of the segment files among `names`, sorted."""
     return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
 
 
 def make_directory(fs: FileSystem, log_dir: str) -> str:
-    """Create the metadata partition's directory if it is missing, and return its path. Raise OSError if that fails."""
+    """Create the directory of the metadata partition if it is missing. Return its path.
+
+    Raise OSError if it cannot be created.
+    """
     directory = os.path.join(log_dir, DIRECTORY_NAME)
     if not fs.exists(directory):
         fs.mkdir(directory)
@@ -54,7 +57,7 @@ def make_directory(fs: FileSystem, log_dir: str) -> str:
 
 
 class QuorumLog:
-    """The metadata log with its files. Offsets count records, and sizes are in bytes."""
+    """The metadata log and its files. Offsets count records; sizes are in bytes."""
 
     def __init__(self, fs: FileSystem, log_dir: str, segment_bytes: int):
         self._fs = fs
@@ -66,46 +69,49 @@ class QuorumLog:
         self.epoch = 0
         """The epoch of the last batch or of the newest snapshot.
 
-        After `begin_epoch`, it is the epoch of this leader.
+        After `begin_epoch`, the epoch in which this broker leads.
         """
         self.state: QuorumState | None = None
-        """The content of `quorum-state` when it was last read or written; None if the file does not exist."""
+        """The content of `quorum-state` when it was last read or written, or None if the file does not exist."""
         self.is_complete = False
         """True if the log begins at offset 0.
 
-        Otherwise a snapshot replaces its beginning, and does not name topics deleted there.
+        Otherwise a snapshot replaces the beginning of the log. It does not name the topics that were deleted there.
         """
         self.removed_topics: set[bytes] = set()
-        """The ids of deleted topics, as far back as the log reaches."""
+        """The ids of the topics whose deletion is in the log."""
         self.uncovered_bytes = 0
-        """The bytes of the log that no snapshot covers."""
+        """The number of bytes at the end of the log that no snapshot covers."""
         self._epochs: list[tuple[int, int]] = []
         self._segments: list[int] = []
         self._file: File | None = None
         self._size_bytes = 0
         self._last_position = 0
-        """The position of the last batch in the last segment."""
+        """The position, in the last segment, of the last batch."""
         self._stale_bytes = 0
-        """The number of bytes after the last whole batch of the last segment, from a write that a crash cut short."""
+        """The number of bytes after the last whole batch of the last segment.
+
+        They are from a write that a crash cut short.
+        """
         self._ends_segment = False
-        """True if the next batch begins a segment, because a snapshot covers the last segment."""
+        """True if the next batch must begin a new segment, because a snapshot covers the last one."""
         self._unsynced_names: list[File] = []
-        """Has the log's directory if the last segment is new and its name is not synced; else it is empty."""
+        """The log's directory, if the name of the last segment is not synced yet. Otherwise empty."""
         self._opened_again: list[File] = []
-        """The last segment and the directory, opened a second time: see `files_to_sync`."""
+        """The last segment and the directory, each opened a second time. `files_to_sync` explains why."""
         self._failure: str | None = None
 
     # -- reading
 
     @property
     def exists(self) -> bool:
-        """True if the log has a directory."""
+        """True if the directory of the log exists."""
         return self._fs.exists(self.directory)
 
     def load(self, image: MetadataImage) -> None:
-        """Replay the newest snapshot and the log into `image`, without a change on the disk.
+        """Replay the newest snapshot and the log on `image`. Write nothing.
 
-        Raise CorruptLogError for any damage other than a torn last write, OSError if a read fails.
+        Raise CorruptLogError for damage, except for a last batch that a crash has torn. Raise OSError if a read fails.
         """
         if not self._fs.exists(self.directory):
             return
@@ -135,8 +141,8 @@ class QuorumLog:
         if not self._fs.exists(path):
             return
         for is_control, records in read_snapshot(self._fs, path):
-            # The snapshot at offset 0 covers no record. Only its voters are replayed; its other records are written to
-            # the log.
+            # The snapshot at offset 0 covers no records. Only its voters are replayed here; its other records are
+            # written to the log.
             if is_control or snapshot.end_offset:
                 image.replay(records, snapshot.end_offset - 1, snapshot.epoch, image.timestamp_ms)
 
@@ -179,7 +185,7 @@ class QuorumLog:
         self.epoch = epoch
 
     def _check_torn(self, path: str, is_last: bool) -> None:
-        """Raise CorruptLogError unless the bytes may be the start of one last batch, which a crash cut short."""
+        """Raise CorruptLogError if the remaining bytes cannot be the start of a last batch that a crash cut short."""
         assert self._file is not None
         what = f'{path}, position {self._size_bytes}: found {self._stale_bytes} bytes that are no sound batch'
         if not is_last:
@@ -191,7 +197,7 @@ class QuorumLog:
             raise CorruptLogError(f'{what}, and a sound one behind them')
 
     def _holds_a_batch(self, tail: bytes) -> bool:
-        """Return whether a batch that could continue this log begins anywhere in `tail`, after its first byte."""
+        """Return whether a batch that could continue this log begins in `tail`, after its first byte."""
         magic_at = tail.find(b'\x02', _MAGIC_POSITION + 1)
         while magic_at != -1:
             position = magic_at - _MAGIC_POSITION
@@ -208,11 +214,11 @@ class QuorumLog:
     # -- leading
 
     def begin_epoch(self, node_id: int, kraft_version: int) -> None:
-        """Become leader of the next epoch, cut a torn tail, and make the last batch durable.
+        """Become the leader of the next epoch. Cut off a torn last batch, and make the last whole batch durable.
 
-        The sync of the last batch may have failed, so the batch is written again: see `File.rewrite`. All batches
-        before it were synced. `quorum-state` is written first, so that no epoch ever has two leaders. Raise
-        KafkaError(KAFKA_STORAGE_ERROR) if a write fails.
+        The sync of the last batch may have failed before the start, so the batch is written again, as `File.rewrite`
+        explains. All batches before it were synced. `quorum-state` is written first, so that no epoch ever has two
+        leaders. Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails.
         """
         seen = self.state.leader_epoch if self.state else 0
         epoch = max(seen, self.epoch) + 1
@@ -238,12 +244,13 @@ class QuorumLog:
             self._fail(f'{self.directory}: becoming leader failed: {error}')
 
     def write(self, batch: bytearray, records_count: int) -> None:
-        """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`.
+        """Write one encoded batch. Its base offset must be `end_offset`, and its epoch must be `epoch`.
 
-        The batch is durable once `files_to_sync` are synced, and only then may the next batch be written. Otherwise a
-        power cut could keep a later batch and lose an earlier one, and the next start refuses such a log. Raise
-        KafkaError(KAFKA_STORAGE_ERROR) if a write fails or another program wrote to the log. After that, every write
-        fails.
+        The batch is durable when `files_to_sync` are synced. The next batch may be written only then. Otherwise a power
+        cut could keep the next batch and lose this one, and the next start would refuse such a log.
+
+        Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails or another program has written to the log. After that,
+        every write raises it.
         """
         if self._failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
@@ -261,10 +268,11 @@ class QuorumLog:
         self.end_offset += records_count
 
     def files_to_sync(self, *, at_once: bool = False) -> list[File]:
-        """Return the files to sync, in any thread, to make the last written batch durable.
+        """Return the files to sync in order to make the last batch durable. Any thread may sync them.
 
-        With `at_once`, return other open files of the same paths. The kernel reports a failed write once to each open
-        file. If a sync by the loop and a sync in a thread shared an open file, only one of them would get the error.
+        With `at_once`, return other open files of the same paths, for a sync in the loop's thread. The kernel reports a
+        failed write once to each open file. If the loop and a sync thread shared an open file, only one of them would
+        get the error.
         """
         assert self._file is not None
         if at_once:
@@ -272,21 +280,21 @@ class QuorumLog:
         return [self._file, *self._unsynced_names]
 
     def mark_synced(self) -> None:
-        """Note that the files of `files_to_sync` are synced."""
+        """Record that `files_to_sync` are synced."""
         self._unsynced_names = []
 
     def fail_sync(self, error: OSError) -> str:
-        """Make every later write fail after a failed sync, and return the reason."""
+        """Make all later writes fail, because a sync has failed. Return the reason."""
         reason = f'{self.directory}: syncing offset {self.end_offset - 1} failed: {error}'
         self.take_offline(reason)
         return reason
 
     def begin_segment(self) -> None:
-        """Let the next batch begin a segment, so that the segment before can be removed as a whole."""
+        """Let the next batch begin a new segment, so that the current segment can later be removed as a whole."""
         self._ends_segment = True
 
     def forget_segments_below(self, base_offset: int) -> None:
-        """Note that the segments below `base_offset` are removed, which is the base offset of a segment."""
+        """Record that the segments below `base_offset` were removed. A segment must begin at `base_offset`."""
         self._segments = [segment for segment in self._segments if segment >= base_offset]
         self.start_offset = base_offset
         last = max(number for number, (_, offset) in enumerate(self._epochs) if not number or offset <= base_offset)
@@ -295,7 +303,7 @@ class QuorumLog:
     def write_leader_epochs(self) -> None:
         """Write `leader-epoch-checkpoint` if its content has changed.
 
-        Raise KafkaError(KAFKA_STORAGE_ERROR) if that fails.
+        Raise KafkaError(KAFKA_STORAGE_ERROR) if the write fails.
         """
         try:
             self._fs.write_file_atomically(os.path.join(self.directory, LEADER_EPOCH_FILE),
@@ -304,20 +312,20 @@ class QuorumLog:
             self._fail(f'{self.directory}: {error}')
 
     def close(self) -> None:
-        """Close the log. Later writes fail."""
+        """Close the log. All later writes fail."""
         self._file = None
         self._opened_again = []
         self._failure = f'{self.directory}: the metadata log is closed'
 
     def take_offline(self, reason: str) -> None:
-        """Make every later write fail with `reason`."""
+        """Make all later writes fail with `reason`."""
         if self._failure is None:
             self._failure = reason
 
     def _check_no_other_process_wrote(self) -> None:
-        """Raise KafkaError(KAFKA_STORAGE_ERROR) if another program wrote to the log.
+        """Raise KafkaError(KAFKA_STORAGE_ERROR) if another program has written to the log.
 
-        Kafka's controller may do so: it writes before its broker checks the lock.
+        Kafka's controller may do this: it writes before its broker checks the lock of the directory.
         """
         assert self.state is not None
         found = self._fs.size(self._segment_path(self._segments[-1]))
@@ -349,7 +357,7 @@ class QuorumLog:
 
 
 def _removed_topics(batch: memoryview) -> Iterator[bytes]:
-    """Yield the ids of the topics that a batch of data records removes."""
+    """Yield the ids of the topics that a batch of data records deletes."""
     for record in decode_records(batch):
         if record.value is not None and record.value[:2] == _REMOVE_TOPIC:
             yield decode_metadata_record(record.value)[0].topic_id

@@ -1,7 +1,7 @@
-"""The `quorum-state` file: this voter's epoch and vote.
+"""The `quorum-state` file: the epoch and the vote of this voter.
 
-Version 0 belongs to kraft.version 0 and names the voters; version 1 belongs to kraft.version 1, whose voters are in the
-log.
+The file has version 0 if kraft.version is 0, and then names the voters. It has version 1 if kraft.version is 1. The
+voters are then in the log.
 """
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kbroker.base.lean_dataclasses import dataclass
 
 FILE_NAME = 'quorum-state'
 NO_DIRECTORY = 'A' * 22
-"""The zero uuid in Kafka's text form: 22 characters of URL-safe base64."""
+"""The text form of the uuid whose bytes are all zero: 22 characters of URL-safe base64."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The content of `quorum-state`; `voters` is empty in version 1."""
+    """The content of `quorum-state`. In version 1, `voters` is empty."""
 
     leader_epoch: int
     leader_id: int = -1
@@ -25,7 +25,7 @@ class QuorumState:
     data_version: int = 1
 
     def encode(self) -> bytes:
-        """Return the file's only line. It contains no vote, because a single voter needs none."""
+        """Return the only line of the file. It contains no vote, because a quorum with a single voter needs none."""
         state: dict[str, object] = {'leaderId': self.leader_id, 'leaderEpoch': self.leader_epoch, 'votedId': -1}
         if self.data_version == 0:
             state = {'clusterId': '', **state, 'appliedOffset': 0,
@@ -36,9 +36,9 @@ class QuorumState:
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """Return the quorum state in `data`, the content of `path`.
+    """Return the state that `data` contains. `path` is the path of the file.
 
-    Raise CorruptLogError unless it is of version 0 or 1.
+    Raise CorruptLogError if the file is not of version 0 or 1.
     """
     try:
         state = json.loads(data.split(b'\n', 1)[0])

@@ -7,12 +7,12 @@ from kbroker.security.mechanism import LARGEST_NAME_BYTES
 from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES, MOST_ITERATIONS, ScramCredential
 
 SCRAM_SINCE = 11
-"""The first metadata.version with SCRAM records."""
+"""The lowest metadata.version that allows SCRAM records."""
 MECHANISM_NAMES = {code: name for name, code in MECHANISM_CODES.items()}
 LARGEST_SALTED_PASSWORD_BYTES = 4096
 MOST_CREDENTIALS = 100_000
 LARGEST_SALT_BYTES = 1024
-"""The most bytes of a salt. The broker sends the salt to every client that names the user."""
+"""The most bytes of a salt. Any client that names a user gets the salt of that user."""
 
 
 def record_of(name: str, mechanism: str, credential: ScramCredential) -> UserScramCredentialRecord:
@@ -22,7 +22,7 @@ def record_of(name: str, mechanism: str, credential: ScramCredential) -> UserScr
 
 
 def check_name(name: str) -> None:
-    """Raise KafkaError UNACCEPTABLE_CREDENTIAL if a user name is empty or too long to log in."""
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL if a user name is empty, or too long for a login."""
     if not name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, 'Username must not be empty')
     if len(name.encode()) > LARGEST_NAME_BYTES:
@@ -31,7 +31,7 @@ def check_name(name: str) -> None:
 
 
 def mechanism_name(code: int) -> str:
-    """Return the name of a mechanism. Raise KafkaError UNSUPPORTED_SASL_MECHANISM for an unknown code."""
+    """Return the name of a SCRAM mechanism. Raise KafkaError UNSUPPORTED_SASL_MECHANISM for an unknown code."""
     if code not in MECHANISM_NAMES:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, 'Unknown SCRAM mechanism')
     return MECHANISM_NAMES[code]
@@ -45,10 +45,10 @@ def check_salt(salt: bytes) -> None:
 
 
 def check_salted_password(salted: bytes) -> None:
-    """Raise KafkaError UNACCEPTABLE_CREDENTIAL for a salted password of a bad length.
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL if the length of a salted password is out of bounds.
 
-    Like Kafka, accept other lengths than the digest's, because the keys are derived from the salted password. A client
-    that has the salted password can log in.
+    Like Kafka, accept other lengths than that of the mechanism's digest. The keys are derived from the salted password,
+    so a client that has the salted password can log in.
     """
     if not 1 <= len(salted) <= LARGEST_SALTED_PASSWORD_BYTES:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f'found a salted password of {len(salted)} bytes, '
@@ -56,7 +56,7 @@ def check_salted_password(salted: bytes) -> None:
 
 
 def check_iterations(iterations: int) -> None:
-    """Raise KafkaError UNACCEPTABLE_CREDENTIAL unless the number of iterations is within its bounds."""
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL if the number of iterations is out of bounds."""
     if iterations < LEAST_ITERATIONS:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, 'Too few iterations')
     if iterations > MOST_ITERATIONS:

@@ -1,13 +1,18 @@
-"""Writes snapshots of the metadata, and removes the log below them. So neither the log nor the time of a start grows
-without a bound.
+"""Writes snapshots of the metadata, and removes the part of the log that they cover.
 
-A snapshot is due after `metadata.log.max.record.bytes.between.snapshots` of records, or with the first change after
-`metadata.log.max.snapshot.interval.ms`. It contains the image at the end of the durable log. Long work encodes and
-writes the snapshot, and a thread syncs it before it gets its name. Then a worker removes old snapshots and segments,
-like Apache Kafka: the oldest first, while all files exceed `metadata.max.retention.bytes` or the oldest snapshot is
-older than `metadata.max.retention.ms`. The newest snapshot and the log from its end on always stay.
+This limits the size of the log and the time of a start.
 
-If a snapshot cannot be written, the error is logged, and the write is tried again later. The log still has all records.
+A snapshot is written when `metadata.log.max.record.bytes.between.snapshots` of records were added since the previous
+one. It is also written at the first change after `metadata.log.max.snapshot.interval.ms`. It contains the image at the
+end of the durable log.
+
+Long work encodes and writes the snapshot, and a thread syncs it before it gets its final name. Then a worker removes
+old snapshots and segments, like Apache Kafka. It removes the oldest first, while all files together exceed
+`metadata.max.retention.bytes` or the oldest snapshot is older than `metadata.max.retention.ms`. The newest snapshot is
+never removed, nor is the log after it.
+
+If a snapshot cannot be written, the error is logged, and a later change tries again. The log still contains all
+records.
 """
 from __future__ import annotations
 
@@ -34,27 +39,29 @@ from kbroker.settings.config import Config
 
 RECORDS_OF_BATCH = 200
 BYTES_OF_BATCH = 64 * 1024
-"""The records and the bytes after which a batch of a snapshot ends. Apache Kafka reads batches of any size."""
+"""The most records and the most bytes of a batch in a snapshot. Apache Kafka reads batches of any size."""
 UNFINISHED = '.part'
 SEGMENT_FILES = ('.log', '.index', '.timeindex', '.txnindex', '.snapshot')
-"""The suffixes of a segment's files. Only Apache Kafka writes files with all but the first suffix."""
+"""The suffixes of the files of a segment. kbroker writes only files with the first suffix; Apache Kafka writes all of
+them.
+"""
 COUNTED = ('.log', '.checkpoint')
-"""The suffixes of the files whose sizes `metadata.max.retention.bytes` limits."""
+"""The suffixes of the files that count towards `metadata.max.retention.bytes`."""
 LEFT_OVER = ('.checkpoint.part', '.checkpoint.deleted')
-"""The suffixes of the files that a crash of kbroker or of Apache Kafka leaves."""
+"""The suffixes of unfinished or deleted files that kbroker or Apache Kafka may leave after a crash."""
 
 logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """The times at which snapshots are due, and the retention of old ones.
+    """The limits that determine when a snapshot is written, and how long old snapshots are kept.
 
-    A negative limit of the files means no limit.
+    If `files_bytes` or `age_ms` is negative, it is no limit.
     """
 
     between_bytes: int
     interval_ms: int
-    """The time between snapshots; 0: no snapshot is due by time."""
+    """The milliseconds between two snapshots. If it is 0, the time does not matter."""
     files_bytes: int
     age_ms: int
 
@@ -66,7 +73,7 @@ class Limits(NamedTuple):
 
 
 class SnapshotWriter:
-    """Writes a snapshot when the changes of the metadata make one due, one at a time."""
+    """Writes snapshots of the metadata, one at a time, when there are enough changes since the last one."""
 
     def __init__(self, metadata: MetadataController, limits: Limits, fs: FileSystem, clock: Clock, long_work: LongWork,
                  sync: Sync, submit: Submit):
@@ -84,7 +91,10 @@ class SnapshotWriter:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Remove the files that a crash left, write a snapshot if one is due, and follow the changes."""
+        """Remove the unfinished files of a crash.
+
+        Write a snapshot now if one is needed, and check again after each change.
+        """
         for name in self._fs.listdir(self._log.directory):
             if name.endswith(LEFT_OVER):
                 self._fs.unlink(os.path.join(self._log.directory, name))
@@ -92,11 +102,11 @@ class SnapshotWriter:
         self.check()
 
     def stop(self) -> None:
-        """Begin no further snapshot. A snapshot in progress is given up."""
+        """Begin no further snapshot, and abandon the snapshot in progress."""
         self._is_stopped = True
 
     def check(self) -> None:
-        """Begin a snapshot if one is due."""
+        """Begin a snapshot if one is needed."""
         if self._is_writing or self._is_stopped or self._metadata.image.open_transaction is not None:
             return
         since_ms = self._clock.monotonic_ms() - self._last_ms
@@ -105,7 +115,7 @@ class SnapshotWriter:
             self._long_work.start(self._write_and_clean())
 
     def _write_and_clean(self) -> Steps[None]:
-        """Write a snapshot of the image, and remove the files that are not needed after it."""
+        """Write a snapshot of the image. Then remove the files that are no longer needed."""
         image, covered_bytes = self._metadata.image, self._log.uncovered_bytes
         name = SnapshotName(image.metadata_offset + 1, image.metadata_epoch)
         path = os.path.join(self._log.directory, name.file_name)
@@ -128,7 +138,7 @@ class SnapshotWriter:
             self._is_writing = False
 
     def _write(self, image: MetadataImage, name: SnapshotName, path: str) -> Steps[None]:
-        """Write the snapshot durably under its name. Raise OSError if a write or a sync fails."""
+        """Write the snapshot under its final name, durably. Raise OSError if a write or a sync fails."""
         file = self._fs.open(path + UNFINISHED, create=True)
         try:
             file.resize(0)
@@ -157,7 +167,7 @@ class SnapshotWriter:
             logger.warning('%s: the next start removes this file: %s', path, error)
 
     def _adopt_start(self, first: Any) -> None:
-        """Adopt the result of `remove_old_files`: the base offset of the first remaining segment, or an exception."""
+        """Record the result of `remove_old_files`: the base offset of the first remaining segment, or an exception."""
         if isinstance(first, Exception):
             logger.warning('%s: cannot remove old files: %s', self._log.directory, first)
         else:
@@ -165,7 +175,7 @@ class SnapshotWriter:
 
 
 def encoded_snapshot(image: MetadataImage, epoch: int, timestamp_ms: int) -> Iterator[bytes | bytearray]:
-    """Yield the batches of a snapshot, and b'' after each part of the work."""
+    """Yield the batches of a snapshot. Yield b'' after each small part of the work in which no batch was completed."""
     head = control_records_of(image)
     yield encode_control(head, base_offset=0, epoch=epoch, timestamp_ms=timestamp_ms)
     offset = len(head)
@@ -188,10 +198,10 @@ def encoded_snapshot(image: MetadataImage, epoch: int, timestamp_ms: int) -> Ite
 
 
 def remove_old_files(fs: FileSystem, directory: str, limits: Limits, wall_ms: int) -> int:
-    """Remove the snapshots and segments that exceed the limits. Return the base offset of the first remaining segment.
+    """Remove old snapshots and segments as the limits require. Return the base offset of the first remaining segment.
 
-    Remove segments before snapshots, the oldest first. A crash between two removals then leaves a log that continues
-    the newest snapshot.
+    Segments are removed before snapshots, and old files before newer ones. So if a crash interrupts the removal, the
+    remaining log still continues the newest snapshot.
     """
     states = fs.stats(directory)
     total_bytes = sum(size for name, (size, _) in states.items() if name.endswith(COUNTED))

@@ -1,10 +1,12 @@
-"""Snapshots of the metadata: the `<end offset>-<epoch>.checkpoint` files.
+"""Snapshots of the metadata: the files `<end offset>-<epoch>.checkpoint`.
 
-A snapshot is a control batch that opens with SnapshotHeader, data batches, and a control batch SnapshotFooter; the
-offsets inside count from 0. The end offset in the name is the first offset that the snapshot does not cover.
-`00000000000000000000-0000000000.checkpoint` covers nothing. It is the initial state of a formatted directory. It
-contains the voters in control records and, since Apache Kafka 4.4, the features. Before 4.4 the features are in another
-snapshot, `bootstrap.checkpoint`, in the log directory.
+A snapshot consists of a control batch that begins with SnapshotHeader, data batches, and a control batch with
+SnapshotFooter. The offsets inside a snapshot begin at 0. The end offset in the name is the first offset of the log that
+the snapshot does not cover.
+
+`00000000000000000000-0000000000.checkpoint` covers no records. It is the initial state of a formatted directory. It
+contains the voters in control records and, since Apache Kafka 4.4, the features. Before Apache Kafka 4.4, the features
+are in another snapshot, `bootstrap.checkpoint`, in the log directory.
 """
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ _NAME = re.compile(r'(\d{20})-(\d{10})\.checkpoint')
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot. `end_offset` is exclusive, and `epoch` is the epoch of the last covered record."""
+    """The name of a snapshot.
+
+    `end_offset` is the first offset that the snapshot does not cover. `epoch` is the epoch of the last record that it
+    covers.
+    """
 
     end_offset: int
     epoch: int
@@ -41,12 +47,12 @@ def snapshot_files(names: Iterable[str]) -> list[SnapshotName]:
 
 
 def newest_snapshot(fs: FileSystem, directory: str) -> SnapshotName | None:
-    """Return the newest finished snapshot of a directory."""
+    """Return the newest finished snapshot in a directory, or None if there is none."""
     return max(snapshot_files(fs.listdir(directory)), default=None)
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield (is control batch, records) of each batch. Raise CorruptLogError unless the file is a whole snapshot."""
+    """Yield (is control batch, records) for each batch. Raise CorruptLogError if the file is not a whole snapshot."""
     file = fs.open_to_read(path)     # Apache Kafka makes snapshots read-only
     size_bytes = file.size()
     end = next_offset = 0
@@ -67,7 +73,10 @@ def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]
 
 def encode_format_snapshot(control_records: list[Any], data_records: list[Any], *, metadata_version: int,
                            timestamp_ms: int) -> bytes:
-    """Return the snapshot that formatting writes: a header, `control_records`, `data_records`."""
+    """Return the encoded snapshot that formatting writes.
+
+    It contains a header, `control_records` and `data_records`.
+    """
     head = [SnapshotHeaderRecord(last_contained_log_timestamp=timestamp_ms), *control_records]
     footer_offset = len(head) + len(data_records)
     return b''.join((
@@ -78,9 +87,10 @@ def encode_format_snapshot(control_records: list[Any], data_records: list[Any], 
 
 
 def bootstrap_records(fs: FileSystem, log_dir: str, metadata_directory: str) -> list[Any]:
-    """Return the first records for a formatted log: features, and SCRAM credentials if formatting added some.
+    """Return the first records for the log of a formatted directory: features, and SCRAM credentials if formatting has
+    added some.
 
-    The list is empty if the directory has no such records.
+    If the directory has no such records, return an empty list.
     """
     for path in (os.path.join(log_dir, BOOTSTRAP_FILE), os.path.join(metadata_directory, FORMAT_SNAPSHOT_FILE)):
         if fs.exists(path):

@@ -11,7 +11,10 @@ _LEGAL = re.compile(r'[a-zA-Z0-9._-]+')
 
 
 def check_topic_name(name: str) -> None:
-    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) unless `name` is valid. A valid name is also a valid directory name."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if `name` is not valid.
+
+    A valid name is also valid as a directory name.
+    """
     if not name:
         problem = 'it is empty'
     elif name in ('.', '..'):
@@ -26,14 +29,14 @@ def check_topic_name(name: str) -> None:
 
 
 def flat_name_of(name: str) -> str | None:
-    """Return the name with '_' in place of '.', or None if the name has neither character."""
+    """Return `name` with '_' instead of '.'. If it contains neither character, return None."""
     return name.replace('.', '_') if '.' in name or '_' in name else None
 
 
 def check_collision(name: str, by_flat_name: Mapping[str, str]) -> None:
-    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if another topic has the same name but for '.' and '_'.
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if a topic exists whose name differs only in '.' and '_'.
 
-    Metric names use '_' for both, so those of the two topics would be equal.
+    Metric names use '_' for both characters, so the two topics would have the same metric names.
     """
     other = by_flat_name.get(flat_name_of(name) or '')
     if other is not None:

@@ -1,8 +1,8 @@
-"""Creation, growth and deletion of topics. Each change builds the records of one batch.
+"""The creation, growth and deletion of topics. Each operation creates the records of one batch.
 
-A change is a generator: it yields between small parts, and waits until its batch is durable. Its caller waits for its
-turn of `Commits.turns`, so that no two of these changes overlap. A change that runs at once may still take effect
-during another one.
+An operation is a generator. It yields between small parts, and waits until its batch is durable. Its caller must hold a
+turn of `Commits.turns`, so that no two of these operations overlap. But an operation that runs in `Commits.at_once` may
+take effect during another operation.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLUSTER_METADATA = '__cluster_metadata'
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """One topic of a CreateTopics request."""
+    """A topic in a CreateTopics request."""
 
     name: str
     partitions: int
@@ -38,7 +38,7 @@ class NewTopic:
 
 
 class TopicOperations:
-    """The changes of topics and partitions. This broker is the only replica of each."""
+    """The operations on topics and partitions. This broker is the only replica of each partition."""
 
     def __init__(self, commits: Commits, config: Config, properties: MetaProperties):
         self._commits = commits
@@ -47,13 +47,14 @@ class TopicOperations:
 
     def create(self, new_topics: Sequence[NewTopic], *, validate_only: bool = False,
                charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Create topics in one batch. Return the topic or its error for each, in the order of the request.
+        """Create topics in one batch. Return the topic or an error for each of `new_topics`, in the same order.
 
         The errors are INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG,
-        INVALID_REQUEST, POLICY_VIOLATION and those of `charge`. With `validate_only` nothing is written, but the
-        results are those of a real call. `charge` gets the number of partitions of each valid topic. If it raises a
-        KafkaError, that is the topic's error. Raise KafkaError for the whole batch: POLICY_VIOLATION if it is too
-        large, KAFKA_STORAGE_ERROR if a write fails.
+        INVALID_REQUEST, POLICY_VIOLATION and the errors that `charge` raises. `charge` is called with the number of
+        partitions of each valid topic.
+
+        With `validate_only`, return the same results but write nothing. Raise KafkaError for the whole batch:
+        POLICY_VIOLATION if it is too large, KAFKA_STORAGE_ERROR if a write fails.
         """
         with self._commits.preparing() as change:
             refused = yield from self._add_new(change, new_topics, charge)
@@ -62,7 +63,10 @@ class TopicOperations:
 
     def _add_new(self, change: Change, new_topics: Sequence[NewTopic],
                  charge: Charge) -> Steps[dict[str, KafkaError]]:
-        """Add the records of all valid topics, and return the errors of the remaining topics by name."""
+        """Add the records of all valid topics to `change`.
+
+        Return {topic name: error} for the topics that are not valid.
+        """
         check_batch_length(sum(max(0, new.partitions) for new in new_topics))
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
@@ -113,11 +117,12 @@ class TopicOperations:
 
     def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False,
                           charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Increase each topic of `counts` to that number of partitions, in one batch. Return the topic or its error for
-        each.
+        """Raise the number of partitions of each topic in `counts`, in one batch.
 
-        The errors are UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS and those of `charge`, which gets the number of
-        added partitions of each topic. Raise the errors of `create`.
+        Return the topic or an error for each.
+
+        The errors are UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS and the errors that `charge` raises. `charge` is
+        called with the number of partitions added to each topic. Raise the same errors for the whole batch as `create`.
         """
         refused: dict[str, KafkaError] = {}
         with self._commits.preparing() as change:
@@ -141,9 +146,12 @@ class TopicOperations:
 
     def delete(self, topics: Sequence[str | bytes],
                charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Delete topics by name or id, in one batch. Return the deleted topic or its error for each, in the same order.
+        """Delete topics, given by name or id, in one batch.
 
-        `charge` gets the number of partitions of each topic. If it raises a KafkaError, that is the topic's error.
+        Return the deleted topic or an error for each, in the same order.
+
+        `charge` is called with the number of partitions of each topic. If it raises a KafkaError, this is the error of
+        the topic.
         """
         check_batch_length(len(topics))
         results: list[TopicImage | KafkaError] = []
@@ -168,7 +176,7 @@ class TopicOperations:
 
 
 def existing_topic(image: MetadataImage, topic: str | bytes) -> TopicImage:
-    """Return a topic by name or id.
+    """Return the topic with this name or id.
 
     Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION for an unknown name, UNKNOWN_TOPIC_ID for an unknown id.
     """
@@ -182,5 +190,8 @@ def existing_topic(image: MetadataImage, topic: str | bytes) -> TopicImage:
 
 
 def directories_of(image: MetadataImage, directory_id: bytes) -> list[bytes]:
-    """Return the log directories for the record of a replica. Old metadata versions have none."""
+    """Return the log directories for a record of a replica.
+
+    If metadata.version is too low for directories, return [].
+    """
     return [directory_id] if image.metadata_version >= DIRECTORIES_SINCE else []
