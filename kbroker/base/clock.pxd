@@ -32,7 +32,7 @@ cdef class Timers:
     cdef list leaving                   # a second heap: its timers move to `heap`, the cancelled ones are dropped
     cdef int64_t next_sequence
     cdef Py_ssize_t cancelled           # cancelled timers still in a heap
-    cdef int64_t next_deadline_ms       # no timer is due earlier; NEVER if there is none
+    cdef int64_t next_deadline_ms       # no deadline is earlier; NEVER without timers
 
     cpdef Timer after(self, int64_t delay_ms, callback)
     cdef int forget_cancelled(self) except -1

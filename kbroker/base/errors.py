@@ -153,7 +153,10 @@ class ErrorCode(enum.IntEnum):
 
 
 MOST_CHARACTERS = 8_000
-"""The most characters of an error message. At four bytes for each character, they fit into a string of 32,767 bytes."""
+"""The most characters of an error message.
+
+Even at four bytes for each character, a message then fits into a string of a response, which has at most 32,767 bytes.
+"""
 
 
 class KafkaError(Exception):

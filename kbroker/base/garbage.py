@@ -126,5 +126,5 @@ def log_garbage() -> None:
     gc.garbage.clear()
     gc.collect()
     gc.freeze()
-    gc.collect()        # as `exempting_the_old`
+    gc.collect()        # for the reason in `exempting_the_old`
     logger.info('%d objects were garbage', types.total(), extra={'event': 'garbage', 'types': dict(types)})

@@ -17,7 +17,7 @@ cdef object REQUIRED = object()     # the mark of a field without a default
 
 @cython.final
 cdef class Factory:
-    """The default of a field, if it is created separately for each object."""
+    """The default of a field whose value is created separately for each object."""
     cdef object make
 
 

@@ -173,7 +173,8 @@ class LinearPattern:
                 return bool(end.value)
 
     def match_in_parts(self, text: str) -> Generator[None, None, bool]:
-        """Like `matches`, but yield after each PART_STATES states."""
+        """Return whether the pattern matches all of `text`, as `matches` does, but yield after each PART_STATES states.
+        """
         current = self._find(frozenset([0]), _Kind.NONE)
         done = 0
         for char in text:
@@ -212,14 +213,15 @@ class LinearPattern:
 
     def _forget(self) -> None:
         for one in self._sets.values():
-            one.following.clear()                             # sets refer to each other, which would be cycles
+            one.following.clear()                             # links between the sets form cycles
         self._sets.clear()
         self.remembered = 0
 
     def _closure(self, current: _Set, after: _Kind) -> Iterable[int]:
         """Return the states that are reachable from a set without consuming a character.
 
-        Only states that consume a character are included, and the end state. `after` is the kind of the next character.
+        The result contains only states that consume a character, and the end state if it is reachable. `after` is the
+        kind of the next character.
         """
         pending = list(current.states)
         seen: set[int] = set()

@@ -54,7 +54,7 @@ def run_to_end(steps):
             raise RuntimeError(f'{steps!r} waits, and it is run at once')
 
 
-cdef int64_t charged = 0        # elements that no Pace has counted yet
+cdef int64_t charged = 0        # elements that `charge` has counted and no Pace yet
 
 
 cdef int charge(int64_t elements) noexcept:
@@ -68,16 +68,16 @@ cdef int charge(int64_t elements) noexcept:
 
 
 def charge_nothing(_amount):
-    """Do nothing. Pass this function instead of `charge` or the like if an amount has no limit."""
+    """Do nothing. Callers pass this function as the argument `charge` if an amount has no limit."""
 
 
 cdef class Pace:
     """A counter of the elements that one generator has processed since its last yield.
 
-    It reads no clock. With a clock, the load of the machine would decide where a part ends, and a test could not repeat
-    a run from its seed. A variant with parts of 100 us was tried on a loaded machine. Some heartbeats and some
-    deletions of groups process fewer than 64 elements. With this counter they are answered immediately; with the clock
-    they were not.
+    The counter reads no clock. With a clock, the load of the machine would decide where a part ends, and a test could
+    not repeat a run from its seed. A variant with a clock and parts of 100 us was tried on a loaded machine. Some
+    heartbeats and some deletions of groups process fewer than 64 elements. With the counter they are answered
+    immediately; with the clock they were not.
     """
 
     cdef int64_t left

@@ -1,4 +1,4 @@
-"""The name of a partition."""
+"""The type of a partition's name."""
 
 TopicPartition = tuple[str, int]
 """(topic, partition)"""

@@ -119,7 +119,7 @@ def _run(broker: Any) -> None:
     """Serve until a signal stops the broker."""
     for number in _stopping_signals():
         broker.reactor.on_signal(number, partial(_stop, broker, number))
-    if sys.stdin is None or not sys.stdin.isatty():      # after the end of its terminal the broker still ends
+    if sys.stdin is None or not sys.stdin.isatty():      # with a terminal, SIGHUP still ends the broker
         broker.reactor.on_signal(signal.SIGHUP, broker.reload)
     durability = broker.config.kbroker_durability
     log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,

@@ -60,8 +60,8 @@ class Node:
     Call `take_directory` and `open`, then serve requests and ticks, then call `close` or `abandon`.
     """
 
-    # Handlers in C look up these attributes for each request. A lookup in a slot takes less time than one in a dict of
-    # more than 30 names.
+    # Handlers in C look up these attributes for each request. Looking up a slot takes less time than looking up a key
+    # in a dict with more than 30 keys.
     __slots__ = (
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
@@ -104,7 +104,7 @@ class Node:
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self.authorizer: Authorizer | None = None
-        """The object that checks the rights of clients. If it is None, every client may do everything."""
+        """The object that checks the rights of clients, or None if every client may do everything."""
         self._unreported_failure: KafkaError | None = None
         self.on_progress: Progress = ignore_progress
         """The function to which `close` reports its progress."""
@@ -225,7 +225,7 @@ class Node:
         """Write and flush the appends of the tick, then answer the waiting requests that these appends woke."""
         self.tick.end()
         self.flusher.kick()
-        while self.tick:       # a sync that ended at once may have a completion that appends
+        while self.tick:       # the completion of an inline sync may append again
             self.tick.write()
             self.flusher.kick()
         if self._unreported_failure is not None:

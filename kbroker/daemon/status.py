@@ -72,7 +72,7 @@ class StatusSocket:
         self._reactor = reactor
         self._long_work = long_work
         self._answer = answer
-        self._peers: dict[Peer, EventHandler] = {}      # a peer that had its handler would be a cycle
+        self._peers: dict[Peer, EventHandler] = {}      # a Peer that refers to its handler would form a cycle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._listener.bind(socket_name(directory))

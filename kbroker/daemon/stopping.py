@@ -18,8 +18,7 @@ LOOK_S = 1
 STALL_LIMIT_S = 30
 """The seconds without progress after which the watch ends the process."""
 SYNC_LIMIT_S = 600
-"""The seconds without progress after which the watch ends the process while a sync runs: one sync may write gigabytes.
-"""
+"""The seconds without progress after which the watch ends the process during a sync, which may write gigabytes."""
 GRACE_S = 10
 """The additional seconds after which the kernel ends a process in which the watch cannot run."""
 

@@ -49,7 +49,7 @@ class AclFollower:
             self._long_work.start(self.settle())
 
     def _in_order(self, records: Iterable[Any]) -> list[Any]:
-        """Return the ACL records among `records`, sorted by their effect.
+        """Return the ACL records among `records`, in an order that keeps the promise of this module.
 
         Added ACLs that deny come first, removed ACLs that deny come last.
         """
@@ -79,10 +79,9 @@ class AclFollower:
 
 
 def may_be_administered(authorizer: Authorizer) -> bool:
-    """Return whether some principal may create ACLs: a super user, a principal with an ACL that allows it, or every
-    principal while a resource without ACLs is open to all.
+    """Return whether some principal may create ACLs: a super user, a principal with an ACL for it, or everybody.
 
-    ACLs that deny are ignored.
+    ACLs that deny are ignored. Everybody may create ACLs if the authorizer allows access to resources without ACLs.
     """
     if authorizer.super_users or authorizer.allow_if_no_acl:
         return True

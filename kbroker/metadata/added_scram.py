@@ -1,4 +1,5 @@
-"""The option `--add-scram`: writes SCRAM credentials before the first start, or while the broker is stopped (KIP-900).
+"""`--add-scram`: an option that writes SCRAM credentials before the first start or while the broker is stopped
+(KIP-900).
 """
 from __future__ import annotations
 

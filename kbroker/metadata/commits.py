@@ -58,8 +58,7 @@ class Commits:
         self._in_flight: _Commit | None = None
 
     def images(self) -> Iterator[MetadataImage]:
-        """Yield the current image, the image after the batch in flight, and the image after each change in preparation.
-        """
+        """Yield the image, the image after the batch in flight, and the image after each change in preparation."""
         yield self.image
         if self._in_flight is not None:
             yield self._in_flight.image

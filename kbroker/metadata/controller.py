@@ -111,9 +111,10 @@ class MetadataController:
 
         `sync` syncs the log in another thread, for operations that wait.
 
-        Before the first write, raise DirectoryRefusedError if the directory does not belong only to this node, or if
-        `past` proves that the metadata log has lost records. Also before the first write, raise CorruptLogError if the
-        log is damaged. Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read fails.
+        - Before the first write, raise DirectoryRefusedError if the directory belongs to another node, too, or if
+          `past` proves that the metadata log has lost records.
+        - Before the first write, raise CorruptLogError if the log is damaged.
+        - Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read fails.
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
@@ -282,7 +283,7 @@ class MetadataController:
         if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'the producer ids are used up: the next is {first}')
         block = range(first, first + PRODUCER_ID_BLOCK)
-        with self.commits.preparing() as change:    # no pause from here on: another allocation may run at once
+        with self.commits.preparing() as change:    # no yield before the write: another allocation could run
             change.put(ProducerIdsRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch,
                                          next_producer_id=block.stop))
             yield from self.commits.commit(change)

@@ -280,7 +280,7 @@ class QuorumLog:
         return [self._file, *self._unsynced_names]
 
     def mark_synced(self) -> None:
-        """Record that `files_to_sync` are synced."""
+        """Record that the files of `files_to_sync` are synced."""
         self._unsynced_names = []
 
     def fail_sync(self, error: OSError) -> str:

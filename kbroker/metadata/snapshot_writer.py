@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 
     between_bytes: int
     interval_ms: int
-    """The milliseconds between two snapshots. If it is 0, the time does not matter."""
+    """The milliseconds between two snapshots, or 0 if snapshots are written only because of `between_bytes`."""
     files_bytes: int
     age_ms: int
 

@@ -1,4 +1,4 @@
-"""Limits on the number of connections, and on the rate at which clients connect."""
+"""Limits on the number of connections and on the rate of new connections."""
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +11,7 @@ from kbroker.security.quotas import ClientQuotas, Rate
 
 
 class ListenerLimits(NamedTuple):
-    """The bounds on the connections of one listener. The rate is in connections per second."""
+    """The limits on the connections of one listener. `max_rate` is in connections per second."""
 
     max_connections: int = UNBOUNDED
     max_rate: int = UNBOUNDED

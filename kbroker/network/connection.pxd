@@ -44,7 +44,7 @@ cdef class Connection(MemoryHolder):
     cdef Intake intake
     cdef Output output
     cdef int64_t last_sequence      # the number of the last frame that was served
-    cdef int64_t passed_sequence    # that of the last request that was answered or let the next pass
+    cdef int64_t passed_sequence    # the last request that was answered or let the next pass
     cdef int64_t network_us     # time to receive and send since take_network_us, while it is measured
     cdef Timer muting           # the timer that ends the muting; None while the peer is not muted
     cdef int64_t active_sweep   # the sweep before which the peer last made progress

@@ -184,10 +184,7 @@ cdef class Connection(MemoryHolder):
         self.resume()
 
     cpdef mute(self, int64_t time_ms):
-        """Serve no frames for `time_ms`, but send replies.
-
-        If several calls overlap, the latest end of their times counts.
-        """
+        """Serve no frames for `time_ms`, but send replies. If several calls overlap, the latest end counts."""
         cdef int64_t end_ms = self.reactor.clock.monotonic_ms() + time_ms
         if self.intake == CLOSED or self.muting is not None and self.muting.deadline_ms >= end_ms:
             return
@@ -307,8 +304,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
-        """Serve the whole frames that have arrived. Then read once, and serve the frames that are whole after the read.
-        """
+        """Serve the whole frames that have arrived. Then read once, and serve the frames that are whole by then."""
         cdef bint was_deaf = self.intake == DEAF
         cdef int64_t sequence = self.last_sequence
         cdef bint wants_more = self.framer.start == self.framer.end
@@ -456,7 +452,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int charge(self) except -1:
-        """Report the bytes that this connection holds to `memory`. Called at the end of a turn and after a send."""
+        """Tell `memory` how many bytes this connection holds. Called at the end of a turn and after a send."""
         return self.memory.charge(self, self.framed_bytes + self.parked_bytes + self.replies.memory_bytes)
 
     cdef int on_tick_end(self) except -1:
@@ -528,15 +524,14 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(False)
 
     def _warm(self, file, size, position):
-        """Read a part of `file` into the page cache, unless the connection has closed. The worker's thread calls this.
-        """
+        """Read a part of `file` into the page cache, unless the connection has closed. The worker calls this."""
         if self.intake != CLOSED:
             file.warm(size, position)
 
     def _warmed(self, error):
         """Continue to send after the worker has read a part of a file.
 
-        The next stage reads this part even if the page cache has evicted it again, so the connection cannot wait
+        The next send reads this part even if the page cache has evicted it again. Otherwise the connection could wait
         forever.
         """
         if self.intake == CLOSED:

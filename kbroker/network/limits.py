@@ -25,8 +25,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class SocketOptions:
-    """The options of listening sockets. Accepted sockets inherit the buffer sizes; for -1, the kernel chooses the size.
-    """
+    """The options of listening sockets. Accepted sockets inherit the buffer sizes. -1 lets the kernel choose a size."""
 
     backlog: int = 4096
     send_buffer_bytes: int = -1

@@ -79,7 +79,7 @@ cdef class MemoryHolder(EventHandler):
         return 0
 
     cdef object keep_frame_of(self, bytearray buffer):
-        """Return a KeptFrame of `buffer`, to which the memory of the frame that is being served is charged."""
+        """Return a KeptFrame of `buffer`. It takes over the counted memory of the frame that is being served."""
         cdef ChargedFrame kept = ChargedFrame.__new__(ChargedFrame)
         kept.buffer = buffer
         kept.memory = self.memory
@@ -160,8 +160,7 @@ cdef class ConnectionMemory:
         return 0
 
     cdef bint needs_leader(self) noexcept:
-        """Return whether no memory becomes free before a long frame is read to its end, because frames fill the memory.
-        """
+        """Return whether frames fill the memory, so that memory becomes free only if one of them is read to its end."""
         return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
 
     cdef bint may_lead(self, MemoryHolder connection) except -1:
@@ -214,7 +213,7 @@ cdef class ConnectionMemory:
         return 0
 
     def _unmap_part(self):
-        """Unmap the last part that is still mapped of the first buffer in `leaving`."""
+        """Unmap a part of the first buffer in `leaving`: the last part that is still mapped."""
         cdef LeavingBuffer leaving = self.leaving[0]
         cdef int64_t freed_bytes, kept_bytes = 0
         if Py_REFCNT(<PyObject *>leaving.buffer) == 1:
@@ -278,7 +277,7 @@ cdef class ConnectionMemory:
 
 
 cdef int unmap_from(char *at, size_t size) except -1:
-    """Return the whole pages within `size` bytes from `at` to the kernel. Their content is lost."""
+    """Give the kernel back all whole pages between `at` and `at` + `size`. Their content is lost."""
     cdef uintptr_t first = (<uintptr_t>at + LARGEST_PAGE_BYTES - 1) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
     cdef uintptr_t end = (<uintptr_t>at + size) & ~<uintptr_t>(LARGEST_PAGE_BYTES - 1)
     if first < end:

@@ -1,4 +1,4 @@
-"""Connections that cannot send requests yet, because their handshake or their login is not done."""
+"""Connections that cannot send requests yet, because their TLS handshake or their login is in progress."""
 from __future__ import annotations
 
 import logging
@@ -41,7 +41,9 @@ class Newcomers:
         self._timers = timers
         self._handshakes: OrderedDict[Newcomer, None] = OrderedDict()
         self._logins: OrderedDict[Newcomer, int] = OrderedDict()
-        """Maps each connection without a login to its deadline in monotonic milliseconds, the oldest connection first.
+        """Maps each connection without a login to its deadline in monotonic milliseconds.
+
+        The oldest connection is first.
         """
         self._awaits_late = False
         """`_close_late` is scheduled."""

@@ -48,7 +48,7 @@ cdef extern from '<sys/eventfd.h>' nogil:
 cdef enum:
     BATCH_EVENTS = 256
     MAX_WAIT_MS = 3_600_000
-    # The limits of the long turns and of the long sends in a tick. Each tick runs at least one of both.
+    # The limits of the long turns and of the long sends in a tick. Each tick runs at least one of each.
     LONG_TURNS_US = 1000
     LONG_SENDS_US = 1000
 

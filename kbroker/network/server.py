@@ -58,8 +58,7 @@ class Hooks:
     on_close: Callable[[Connection], Any] | None = None
     submit: Submit | None = None
     make_room: Callable[[], Any] = lambda: 0
-    """Close files that can be opened again later, because no file descriptor is free. Return whether a file was closed.
-    """
+    """Close files that can be opened again later, because no descriptor is free. Return whether a file was closed."""
 
 
 NO_HOOKS = Hooks()
@@ -268,8 +267,7 @@ class Server:
         self.held[accepted] = self._reactor.timers.after(hold_ms, release)
 
     def _slow_down(self, listener: socket.socket, name: str) -> bool:
-        """Pause this listener, or all listeners, if clients connect too fast. Return whether this listener is paused.
-        """
+        """Pause this listener, or all of them, if clients connect too fast. Return whether this listener is paused."""
         own_ms, all_ms = self.admission.pauses(name)
         for paused, handler in self._listeners:
             pause_ms = max(all_ms, own_ms) if paused is listener else all_ms

@@ -125,8 +125,8 @@ cdef class SyncThreads:
     def sync(self, list files, done):
         """Sync `files` one after the other in a thread, then call `done(None)` on the loop.
 
-        At the first failure, skip the remaining files and call `done(error)` with the OSError. Syncing needs Python
-        unless each file is a File or a Directory. In that case the calling thread syncs.
+        At the first failure, skip the remaining files and call `done(error)` with the OSError. If a file is neither a
+        File nor a Directory, syncing it needs Python. The calling thread then syncs all of `files`.
         """
         cdef Job *job
         cdef Target *target

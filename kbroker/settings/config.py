@@ -193,7 +193,7 @@ class Config:
 
     @property
     def advertised(self) -> list[Listener]:
-        """The addresses that the broker reports to clients. Port 0 means the bound port.
+        """The addresses that the broker reports to clients. Port 0 means the port to which the listener is bound.
 
         An empty host means the name of this machine, which `addresses_for_clients` looks up.
         """
@@ -230,8 +230,7 @@ class Config:
         return Config(self.given, cluster_wide=cluster_wide, per_broker=per_broker)
 
     def adopt(self, other: 'Config') -> None:
-        """Replace every value by the one of `other`, in place, so that each holder of this object sees the new values.
-        """
+        """Replace every value by that of `other`, in place, so that all holders of this object see the new values."""
         self.__dict__.update(other.__dict__)
 
     def describe(self) -> list[ConfigEntry]:
@@ -281,10 +280,10 @@ class Config:
 
 @functools.cache
 def later_names() -> dict[str, tuple[str, ...]]:
-    """Map each setting to the names that may set it, the strongest first: hours may set a value in minutes.
+    """Map each setting to the names that may set it, the strongest first. The names may have different units.
 
-    Like Kafka, give several names only to settings that may change at run time. Only descriptions need the result, so
-    it is not computed at the start.
+    For example, log.retention.hours may set log.retention.ms. Like Kafka, give several names only to settings that may
+    change at run time. Only descriptions need the result, so it is not computed at the start.
     """
     found: dict[str, tuple[str, ...]] = {}
     for setting in SETTINGS.values():

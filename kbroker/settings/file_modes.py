@@ -16,9 +16,9 @@ PRIVATE_KEY = b'PRIVATE KEY-----'
 
 OTHERS = (stat.S_IROTH, stat.S_IXOTH)
 GROUP = (stat.S_IRGRP, stat.S_IXGRP | stat.S_IXOTH)
-"""Two mode bits each for all users (OTHERS) and for the group or all users (GROUP).
+"""Pairs of mode bits. The first lets a file be read: by all users (OTHERS), or by its group (GROUP).
 
-The first lets them read a file. The second lets them pass through a directory above the file.
+The second lets these users pass through a directory above the file.
 """
 
 

@@ -1,4 +1,5 @@
-"""Options with text values: the settings of clients and the options of programs. Parsers of common value types.
+"""Options with text values (the settings of clients and the options of programs), and parsers of common types of
+values.
 
 A parser returns the value of a text, or raises ValueError whose message is the expected form. The settings of the
 broker are in `rows`, and their types determine their parsers.

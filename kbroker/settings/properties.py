@@ -1,4 +1,4 @@
-"""Java's properties syntax, the format of `server.properties`."""
+"""A parser of Java's properties syntax, the format of `server.properties`."""
 import errno
 import os
 import re

@@ -465,7 +465,7 @@ cdef class Partition(Appender):
         if self.high_watermark < offset:
             error = yield from result_of(partial(self.when_durable, offset, overdue_ms=overdue_ms))
             if error is not None:
-                raise error.with_traceback(None)    # others that wait get the same one
+                raise error.with_traceback(None)    # other waiters get the same error object
 
     cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1:
         """Complete `part` of `completion` when the high watermark has reached `offset`: the error is then None.
@@ -529,8 +529,7 @@ cdef class Partition(Appender):
         return self._log.read(offset, max_bytes, upper_bound_offset, min_one_batch)
 
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
-        """Return the aborted transactions that a reader of these offsets must skip, encoded as in `Log.aborted_rows`.
-        """
+        """Return the aborted transactions that a reader of these offsets skips, encoded as in `Log.aborted_rows`."""
         return self._log.aborted_rows(fetch_offset, upper_bound_offset)
 
     def end_of_epoch(self, int32_t leader_epoch):

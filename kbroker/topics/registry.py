@@ -299,8 +299,7 @@ class TopicRegistry:
         return self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:
-        """Rename directories that belong to no topic, or to a topic with the same name but another id, as Kafka does.
-        """
+        """As Kafka does, rename directories of no topic, or of a topic with the same name but another id."""
         image = self.controller.image
         for name, partition in sorted(self.log_manager.found):
             topic = image.topics.get(name)
@@ -326,7 +325,7 @@ class TopicRegistry:
         topic.produce_rules = None
         pace = Pace()
         for partition in topic.partitions:
-            partition.update_config(topic.config)   # the last one, if it changed at a yield
+            partition.update_config(topic.config)   # the newest one, if it changed during a yield
             if pace.spend():
                 yield
 

@@ -56,8 +56,7 @@ cdef int check_not_kept(TransactionMetadata metadata) except -1:
 
 
 cdef int check_row_can_hold(int client_transaction_version, int transaction_version) except -1:
-    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` have no field for the client's version.
-    """
+    """Raise UNSUPPORTED_VERSION if rows of level `transaction_version` have no field for the client's version."""
     if transaction_version == 0 and client_transaction_version > 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                          f'{client_transaction_version}, but transaction.version is finalized at 0')

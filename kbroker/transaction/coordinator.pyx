@@ -38,7 +38,7 @@ ADD_RETRY_MAX_MS = 100
 cdef enum:
     NO_DEADLINE = -1
     IDS_AT_ONCE = 512               # ids that one part of long work visits
-    COST_OF_ABORT = 64              # of a transaction, besides a look at its id
+    COST_OF_ABORT = 64              # the cost of aborting a transaction, in visited ids
     TOMBSTONES_AT_ONCE = 64
     PRODUCE_VERSIONS = 32           # more than there are; the versions above have the mode of the last
 
@@ -175,7 +175,7 @@ cdef class TransactionCoordinator:
             if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found producer id {producer_id} with epoch '
                                  f'{producer_epoch}, expected both or neither')
-            if transactional_id is None:        # a row for the answer alone
+            if transactional_id is None:        # the row is only for the reply
                 row = TransactionRow(STATUS_EMPTY, self._producer_ids.next(), 0, 0, self._clock.wall_ms())
             else:
                 if is_two_phase:
@@ -206,7 +206,7 @@ cdef class TransactionCoordinator:
         if not is_two_phase and not 0 < timeout_ms <= longest_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT,
                              f'found transaction timeout {timeout_ms} ms, expected 1 to {longest_ms}')
-        if keeps and self._transaction_version < EPOCH_BUMPS_FROM:     # the markers need an epoch of their own
+        if keeps and self._transaction_version < EPOCH_BUMPS_FROM:     # the markers need a separate epoch
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, 'a prepared transaction is kept from transaction.version '
                              f'{EPOCH_BUMPS_FROM} on, found {self._transaction_version}')
 
@@ -228,8 +228,8 @@ cdef class TransactionCoordinator:
         transaction.
 
         While a transaction is open and not kept, the client's epoch is not checked here, as in Kafka. The transaction
-        is aborted in any case, and the client repeats its request. The repeated request succeeds if the client has the
-        current epoch. Otherwise the client is fenced then.
+        is aborted in any case, and the client repeats its request. If the client has the current epoch, the repeated
+        request succeeds. Otherwise the repeated request is fenced.
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
@@ -331,7 +331,7 @@ cdef class TransactionCoordinator:
                 self.store.count_added(owned, metadata)
         except KafkaError as error:
             return adding.complete(error, 0, None)
-        if metadata.pending is None:        # the partitions are in the transaction already
+        if metadata.pending is None:        # all partitions are already in the transaction
             return adding.complete(None, 0, None)
         return self.store.append(owned, metadata, adding, 0)
 
@@ -433,7 +433,7 @@ cdef class TransactionCoordinator:
     # -- requests of tools ---------------------------------------------------------------------------------------
 
     def describe(self, str transactional_id):
-        """Return the row of a transactional.id that is in force.
+        """Return the current row of a transactional.id.
 
         Raise INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND for an unknown id, and the errors that
         `store.owner` raises.

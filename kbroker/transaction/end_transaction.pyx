@@ -99,7 +99,7 @@ cdef class TransactionEnder:
         except KafkaError as error:
             done.complete(error, 0, None)
             return
-        if decision is NONE:        # a repeated request: it has ended so already
+        if decision is NONE:        # a retry: the transaction has already ended this way
             done.complete(None, 0, metadata.current)
         else:
             self.ending(owned, metadata, done).append_prepare()
@@ -203,11 +203,10 @@ cdef class TransactionEnder:
 
 
 cdef class Ending(Completion):
-    """One transaction in the steps 2 to 5.
+    """A transaction in the steps 2 to 5 of its end.
 
-    `is_unstored_fence` is true if the fence of this ending is in force in memory, but is only stored with the Prepare
-    row: if the append of that row fails, the log does not contain the fence. `is_over` is true if all markers are
-    durable or the coordinator has stopped.
+    `is_unstored_fence` is true if a fence is in force in memory, but the log will contain it only with the Prepare row.
+    `is_over` is true if all markers are durable or the coordinator has stopped.
     """
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:

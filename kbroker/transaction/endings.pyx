@@ -118,7 +118,10 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
-    """Return whether this is the last pair of the client's previous producer id, which an ending has replaced."""
+    """Return whether this pair is the last pair of the client's previous producer id.
+
+    An ending has replaced that producer id, so the request is a retry.
+    """
     return (current.fields.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
             and current.fields.producer_epoch == 0 and not current.keeps())
 

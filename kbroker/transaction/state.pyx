@@ -10,20 +10,21 @@
            +------------------------+------------------------+------------------------------------+
              InitProducerId           the next transaction     an abort with nothing to abort (TV2)
 
-ENTERED_FROM is the table of the states, and STORED names those that a row in the log may have.
+ENTERED_FROM contains the transitions between the states. STORED contains the states that a row in the log may have.
 
-A durable Prepare row is the point of no return: a restart after it can only finish what the row decides. PrepareAbort
-from Empty or Complete* is the empty abort of TV2, which exists to bump the epoch (KIP-890). InitProducerId and the
-timeout make PrepareEpochFence pending before they abort in the producer's place.
+A durable Prepare row is the point of no return: after a restart, the broker can only finish what the row decides. If
+PrepareAbort follows Empty or a Complete state, there is nothing to abort. This step of TV2 only bumps the epoch
+(KIP-890). If InitProducerId or a timeout aborts a transaction for its producer, PrepareEpochFence is pending before
+PrepareAbort.
 
-A step is *prepared* (`pending` holds the next row) and its row appended to the log. The row is *adopted* once it is
-durable, or *abandoned*. A Complete row is adopted at once, because everything in it follows from durable records. While
-a row is pending, no other step of the id may begin. `adopt` refuses a row that no correct step produces: such a row is
-a fault of this program, never of a client.
+A step is *prepared*: `pending` holds the next row, and this row is appended to the log. When the row is durable, it is
+*adopted*. If it cannot be made durable, it is *abandoned*. A Complete row is adopted before it is durable, because
+everything in it follows from durable records. While a row is pending, no other step of the same id may begin. `adopt`
+refuses a row that no correct step produces. Only a fault of this program can cause such a row, never a client.
 
-A row has two pairs of producer id and epoch. The batches and markers of the transaction carry the *transaction's*
-pair. The *client's* pair is the one that the living client uses. They are the same until a client keeps the open
-transaction of the client before it (KIP-939). From then on, until the transaction is complete, the row is *kept*:
+A row has two pairs of producer id and epoch. The batches and markers of the transaction contain the *transaction's*
+pair. The *client's* pair is the one that the client uses now. The two pairs are equal until a client keeps the open
+transaction of a previous client (KIP-939). After that, the row is *kept* until the transaction is complete:
 
     step                               transaction's pair                client's pair
     keep                               unchanged                         bumped
@@ -309,8 +310,7 @@ cdef class TransactionMetadata:
 
     def prepare_producer_id_rotation(self, int64_t producer_id, int32_t timeout_ms, bint keep_last_epoch,
                                      int64_t now_ms):
-        """Prepare an Empty row with a new producer id and epoch 0, for an InitProducerId that finds an exhausted epoch.
-        """
+        """Prepare an Empty row with a new producer id and epoch 0, for InitProducerId after an exhausted epoch."""
         cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
         row.fields.producer_id = producer_id
         row.fields.producer_epoch = 0
@@ -415,7 +415,7 @@ cdef class TransactionMetadata:
             row.fields.producer_epoch = row.fields.next_producer_epoch
             forget_next(row)
             self.prepare(row)
-            row.fields.previous_producer_id = producer_id_before_bump      # a repeated EndTxn names it
+            row.fields.previous_producer_id = producer_id_before_bump      # a retried EndTxn contains it
             return row
         if row.fields.next_producer_id != NO_PRODUCER_ID:
             row.fields.producer_id = row.fields.next_producer_id

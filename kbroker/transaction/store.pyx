@@ -334,7 +334,7 @@ cdef class TransactionStore:
         assert metadata.pending.fields.state in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
             self.add(owned, metadata)
-        except KafkaError as error:         # of the rows held before it
+        except KafkaError as error:         # from appending the rows held before this one
             log_failure(owned.partition, error)
             owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
         if metadata.current.keeps():
