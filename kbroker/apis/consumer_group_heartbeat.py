@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
 
-A member joins a consumer group, stays in it, gets its assignment, or leaves. Version 1 adds regular expressions that
-the broker evaluates. From version 1 on, the client makes the member id.
+With this request, a member joins a consumer group, stays in the group, gets its assignment, or leaves. In version 0,
+the broker makes the id of a new member; in version 1, the client makes it. Version 1 adds regular expressions for
+topics, which the broker evaluates.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NO_TIMEOUT = -1
 
 
 def check(request: Request, body: Any) -> None:
-    """Check the fields. Make a member id if the client leaves that to the broker."""
+    """Check the fields of the request. Make a member id if a client of version 0 joins without one."""
     check_fields(body, request.version, request.node.config.group_consumer_assignors)
     if not body.member_id and body.member_epoch == JOIN_EPOCH:
         body.member_id = new_member_id()
@@ -32,8 +33,8 @@ def new_member_id() -> str:
 
 
 def check_fields(body: Any, version: int, assignors: list[str]) -> None:
-    """Raise INVALID_REQUEST if fields contradict each other, UNSUPPORTED_ASSIGNOR if the broker does not have the
-    assignor."""
+    """Raise INVALID_REQUEST if fields contradict each other. Raise UNSUPPORTED_ASSIGNOR if `assignors`, the names of
+    the broker's assignors, do not include the requested one."""
     epoch = body.member_epoch
     if not body.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
         raise invalid(f'found no member id, which version {version} needs with member epoch {epoch}')
@@ -50,7 +51,7 @@ def check_fields(body: Any, version: int, assignors: list[str]) -> None:
 
 
 def check_join(body: Any) -> None:
-    """Raise INVALID_REQUEST unless the request has all fields with which a member joins."""
+    """Raise INVALID_REQUEST unless the request has all the fields that a member must send to join."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('found a member that joins without a rebalance timeout')
     if body.topic_partitions is None or body.topic_partitions:

@@ -1,7 +1,7 @@
 """Heartbeat (key 12), versions 0-4.
 
-Keeps a member's session alive, and reports a rebalance to the member by REBALANCE_IN_PROGRESS. Version 3 adds static
-membership (KIP-345).
+Keeps a member's session alive. The response tells the member of a rebalance with the error REBALANCE_IN_PROGRESS.
+Version 3 adds static membership (KIP-345).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ShareGroupHeartbeat (key 76), version 1 (KIP-932).
 
-A member joins a share group, stays in it, gets its assignment, or leaves. The client makes the member id.
+With this request, a member joins a share group, stays in the group, gets its assignment, or leaves. The client makes
+the member id.
 """
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
 
 LONGEST_MEMBER_ID = 36
-"""The length of a UUID in the form in which most libraries write it."""
+"""The number of characters of a UUID in its usual text form, with hyphens."""
 
 
 def check(_request: Request, body: Any) -> None:
-    """Raise INVALID_REQUEST if fields contradict each other."""
+    """Raise INVALID_REQUEST if fields of the request contradict each other."""
     check_given(MemberId=body.member_id)
     if len(body.member_id) > LONGEST_MEMBER_ID:
         raise invalid(f'found a member id of {len(body.member_id)} characters, expected {LONGEST_MEMBER_ID} at most')

@@ -1,9 +1,9 @@
 """StreamsGroupHeartbeat (key 88), version 0 (KIP-1071).
 
-A member joins a streams group with the topology of its application, stays in the group, gets its tasks, or leaves. The
-broker creates missing internal topics in the background, if the client may create them. As in Apache Kafka before 4.4,
-requests with a static member, warm-up tasks, offsets of tasks or a regular expression for source topics are refused
-with INVALID_REQUEST.
+With this request, a member joins a streams group with the topology of its application, stays in the group, gets its
+tasks, or leaves. The broker creates missing internal topics in the background, if the client may create them. As in
+Apache Kafka before 4.4, requests with a static member, warm-up tasks, offsets of tasks or a regular expression for
+source topics are refused with INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ from kbroker.security.acl_codes import Operation, ResourceType
 NO_TIMEOUT = -1
 BROKER_DEFAULT = -1
 NEVER_STRICT = 32767
-"""A version higher than any of the API. With it, a client above its quota is throttled, and its topics are created."""
+"""A version number higher than any version of the API. A client above its quota for mutations is therefore throttled,
+and its topics are still created."""
 MOST_ENTRIES = 5_000
-"""The most subtopologies, topics and configs, counted together, in a topology."""
+"""The largest sum of subtopologies, topics and topic configs in a topology."""
 MOST_FAILURES = 3
-"""The most failed creations that a status names, as in Kafka."""
+"""The most topics with failed creations that the status in a response names, as in Kafka."""
 CREATE, DESCRIBE, TOPIC = Operation.CREATE, Operation.DESCRIBE, ResourceType.TOPIC
 
 
 def check(request: Request, body: Any) -> Steps:
-    """Check the fields. If the request has a topology, check it, too."""
+    """Check the fields of the request, and its topology if it has one."""
     check_fields(body)
     if body.topology is not None:
         yield from check_topology(request, body.topology)
 
 
 def response(request: Request, body: Any, reply: StreamsReply) -> Any:
-    """Return the response. Begin to create the missing internal topics."""
+    """Return the response. Start to create the missing internal topics."""
     create_missing(request, body.group_id, reply)
     return reply.response
 
 
 def check_fields(body: Any) -> None:
-    """Raise INVALID_REQUEST for a field that is not supported, and if fields contradict each other."""
+    """Raise INVALID_REQUEST if the request has a field that is not supported, or if fields contradict each other."""
     for name, value in (('a group instance id', body.instance_id), ('offsets of tasks', body.task_offsets),
                         ('end offsets of tasks', body.task_end_offsets), ('warm-up tasks', body.warmup_tasks or None)):
         if value is not None:
@@ -72,7 +73,7 @@ def check_fields(body: Any) -> None:
 
 
 def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
-    """Raise INVALID_REQUEST unless the request has all fields with which a member joins."""
+    """Raise INVALID_REQUEST unless the request has all the fields that a member must send to join."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('expected a rebalance timeout of a member that joins, found none')
     if any(each is None or each for each in tasks):
@@ -82,7 +83,7 @@ def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
 
 
 def check_topology(request: Request, topology: Any) -> Steps:
-    """Check a topology and the client's rights to its topics, in parts.
+    """Check a topology, and check that the client may describe its topics. Work in parts.
 
     Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED.
     """
@@ -141,9 +142,10 @@ def check_subtopology(part: Any) -> None:
 
 
 def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None:
-    """Create the missing internal topics of a group in the background. Add failures to the status of the response.
+    """Start to create the missing internal topics of a group. Add the failures of earlier attempts to the status of the
+    response.
 
-    As in Kafka, create no topic if the client may not create one of them.
+    As in Kafka, create none of the topics if the client has no right to create one of them.
     """
     missing = list(reply.missing)
     if not missing:
@@ -163,7 +165,7 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
 
 
 def start_creation(request: Request, group_id: str, missing: Iterable[InternalTopic]) -> None:
-    """Create the topics in the background. Keep their errors for two heartbeat intervals."""
+    """Create the topics in the background. Remember the errors of failed creations for two heartbeat intervals."""
     node, wanted = request.node, []
     topics = node.groups.streams_topics
     remember_ms = 2 * node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms

@@ -1,4 +1,5 @@
-"""The kinds of modern groups that the broker serves: their feature is finalized, and the settings allow them."""
+"""The check whether the broker serves a kind of modern group: its feature must be finalized, and the settings must
+allow it."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +9,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 
 FEATURES = {'consumer': 'group.version', 'share': 'share.version', 'streams': 'streams.version'}
 WITHOUT_SETTING = frozenset({'share'})
-"""The kinds that are served even if group.coordinator.rebalance.protocols does not name them."""
+"""The kinds of groups that the broker serves even if group.coordinator.rebalance.protocols does not name them."""
 
 
 def is_served(node: Any, kind: str) -> bool:

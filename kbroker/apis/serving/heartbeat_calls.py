@@ -1,7 +1,7 @@
-"""The steps of a heartbeat that may change its group: from the decoded request to the reply.
+"""The steps from a decoded heartbeat that may change its group to the reply.
 
-`idle_heartbeat` answers heartbeats that change nothing. A `HeartbeatKind` has the parts that differ between the kinds
-of groups.
+`idle_heartbeat` answers the heartbeats that change nothing. A `HeartbeatKind` has the functions that differ between
+consumer, share and streams groups.
 """
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from kbroker.group.modern.heartbeat import Call
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MOST_NAMES = 10_000
-"""The most topics in a request. They are sorted and counted in one part, which takes less than 10 ms for so many."""
+"""The most topics in a request. Sorting and counting them is not divided into parts; for 10,000 topics, it takes less
+than 10 ms."""
 DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 
 
 def unchanged(_request: Request, _body: Any, reply: Any) -> Any:
-    """Return the coordinator's reply, because it is the response."""
+    """Return the coordinator's reply unchanged, because it is already the response."""
     return reply
 
 
 class HeartbeatKind(NamedTuple):
-    """The parts of a heartbeat's API that depend on the kind of group."""
+    """The functions of a heartbeat's API that depend on the kind of group."""
 
     group_type: str
     check: Callable[[Request, Any], Steps | None]
-    """Raises KafkaError if fields contradict each other. A generator function checks them in parts."""
+    """Raises KafkaError if fields of the request contradict each other. It may be a generator function, which checks
+    the fields in parts."""
     response: Callable[[Request, Any, Any], Any] = unchanged
-    """Returns the response. It is made from the coordinator's reply, which is the last argument."""
+    """Makes the response from the request, its body and the coordinator's reply."""
 
 
 def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
-    """Check a heartbeat, and pass it to the coordinator. Reply when the change is durable.
+    """Check a heartbeat, and pass it to the group coordinator. Reply when the change is durable.
 
     Raises UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST,
     INVALID_GROUP_ID, NOT_COORDINATOR, and the errors of the kind's `check`.
@@ -57,16 +59,18 @@ def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
         else:
             request.reply(request.api.failure(body, error.code, str(error), request.version))
 
-    # Java writes an address without a host name with a slash. Responses and rows have it in this form.
+    # Java writes an IP address that has no host name as `/` and the address. Responses and rows have the client's host
+    # in this form.
     call = Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe)
     request.node.groups.heartbeats(kind.group_type, body.group_id).submit(call, Callback(done))
 
 
 def read_names(request: Request, listed: list[str] | None) -> Steps:
-    """Return the topics that the request lists; None if it has no list. Check the client's right to each topic, in
-    parts.
+    """Return the topics that the request lists; None if it has no list. Check in parts that the client may describe
+    each topic.
 
-    Raises INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED.
+    Raise INVALID_REQUEST for more than MOST_NAMES topics, TOPIC_AUTHORIZATION_FAILED if the client may not describe all
+    of them.
     """
     if listed is None:
         return None
@@ -83,7 +87,7 @@ def read_names(request: Request, listed: list[str] | None) -> Steps:
 
 
 def check_given(**values: str | None) -> None:
-    """Raise INVALID_REQUEST for a value that is given, but blank."""
+    """Raise INVALID_REQUEST if a value is blank. None is allowed."""
     for name, value in values.items():
         if value is not None and not value.strip():
             raise invalid(f'found a blank {name}, expected none or a name')

@@ -1,8 +1,9 @@
-"""Heartbeats of idle members of consumer, share and streams groups, read and answered by hand.
+"""The handler that reads and answers heartbeats of idle members without decoding them to a message object.
 
 Most heartbeats only name the group, the member and its epoch, and change nothing. A static member of a consumer group
-also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members`
-decides whether such a heartbeat changes nothing. All other heartbeats are decoded, and become operations of turns.
+also sends its instance id. A member of a streams group also sends the epoch of the endpoints that it knows.
+`group/modern/idle_members` decides whether a heartbeat with only these fields changes nothing. All other heartbeats are
+decoded and run as operations in a turn of their group.
 """
 from functools import partial
 
@@ -28,14 +29,15 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    # The length of a UUID. A longer member id is decoded, because its length could take two bytes in the response.
+    # The length of a UUID. A request with a longer member id is decoded, because the id's length could take two bytes
+    # in the response.
     MOST_ID_BYTES = 36
-    # The end of a response. In a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
-    # of three roles, the epoch of the endpoints, no endpoints, and the tags. In other groups: no assignment, and the
-    # tags.
+    # The longest end of a response, that of a streams group: the acceptable lag, the interval of task offsets, an empty
+    # status, null for the tasks of the three roles, the epoch of the endpoints, null for the endpoints, and the tagged
+    # fields. In consumer and share groups, the end is a null assignment and the tagged fields.
     MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
-    # A response: the header, the throttle time, the error code, the error message, the member id, the epoch, the
-    # interval, and the end.
+    # The longest response: the header, the throttle time, the error code, the error message, the length of the member
+    # id, the member id, the epoch, the heartbeat interval, and the end.
     MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
     NO_ARRAY = 0
     EMPTY_ARRAY = 1
@@ -48,8 +50,9 @@ cdef int GROUP = ResourceType.GROUP
 cdef class HeartbeatHandler(Handler):
     """Replies to heartbeats of idle members. Decodes all other heartbeats, and passes them to `heartbeat_calls.serve`.
 
-    A request begins with the group, the member and the epoch. The next field is the epoch of the endpoints that the
-    member knows in a streams group, and the instance id in a consumer group. All versions of the messages are flexible.
+    A request begins with the group id, the member id and the member epoch. In a streams group, the next field is the
+    epoch of the endpoints that the member knows; in a consumer group, it is the instance id. All versions of the
+    messages are flexible.
     """
     cdef DecodingHandler whole
     cdef str kind
@@ -74,7 +77,7 @@ cdef class HeartbeatHandler(Handler):
         return self.whole.serve(request, body)
 
     cdef bint answer_idle(self, Request request, Cursor *body) except -1:
-        """Reply to the heartbeat if its member is idle. If it is not, return False and change nothing."""
+        """Reply to the heartbeat and return True if its member is idle. Otherwise, return False and change nothing."""
         cdef Sender sender = Sender.__new__(Sender)
         cdef int32_t endpoint_epoch = 0
         cdef IdleBeat found
@@ -106,7 +109,8 @@ cdef class HeartbeatHandler(Handler):
         return True
 
     cdef bint is_bare(self, int version, Cursor *body) except -1:
-        """Return whether the request has no other field than those that were read. Kafka ignores bytes after a request.
+        """Return whether the rest of the request has only default values, and no bytes follow it. Kafka ignores bytes
+        after a request.
         """
         cdef bytes tail
         while len(self.tails) <= version:
@@ -119,7 +123,7 @@ cdef class HeartbeatHandler(Handler):
                 and memcmp(body.at, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail)) == 0)
 
     cdef bytes encoded(self, Request request, Sender sender, IdleBeat *found):
-        """Return the response with its header. It has no error and no assignment."""
+        """Return the encoded response with its header. The response has no error and no assignment."""
         cdef uint8_t answer[MOST_ANSWER_BYTES]
         cdef uint8_t *at = request.put_header(answer)
         cdef Py_ssize_t length
@@ -148,7 +152,8 @@ cdef class HeartbeatHandler(Handler):
 
 
 cdef str take_text(Cursor *cursor, Py_ssize_t most_bytes, bint nullable):
-    """Read a string; return None for null. Raise ProtocolError for a string of more than `most_bytes`."""
+    """Read a string at the cursor and return it; return None for null. Raise ProtocolError for a string of more than
+    `most_bytes` bytes."""
     cdef const uint8_t *text
     cdef Py_ssize_t length = take_string(cursor, True, nullable, &text)
     if length < 0:

@@ -1,8 +1,8 @@
 """The assignor `range`: each member gets consecutive partitions of each of its topics.
 
 Static members come first, in the order of their instance ids. A static member therefore gets the same partitions when
-it returns under another member id. Members that subscribe to the same topics get partitions of the same numbers, which
-joins of topics need.
+it returns under another member id. Members that subscribe to the same topics get the same partition numbers in each
+topic if the topics have equally many partitions. A consumer that joins topics needs that.
 """
 from __future__ import annotations
 

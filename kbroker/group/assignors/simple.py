@@ -1,6 +1,7 @@
-"""The assignor `simple` of share groups: members share partitions as evenly as possible, and keep their partitions.
+"""The assignor `simple` of share groups: members share partitions as evenly as possible, and keep their previous
+partitions where possible.
 
-With P partitions and M members, ceil(M / P) members share a partition, and the numbers of partitions of two members
+With P partitions and M members, ceil(M / P) members share each partition, and the numbers of partitions of two members
 differ by at most one. If members subscribe to different topics, each topic is assigned to its subscribers separately.
 """
 from __future__ import annotations
@@ -39,7 +40,8 @@ def assign(spec: Spec) -> Steps:
 
 def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes, int],
            shares: list[dict[bytes, set[int]]], pace: Pace) -> Work:
-    """Assign `topics` to `subscribers`, which are given by their numbers. Add the partitions of each to `shares`."""
+    """Assign the partitions of `topics` to `subscribers`, which are indexes in `members`. Add each subscriber's
+    partitions to its entry in `shares`."""
     sharing = _Sharing(topics, subscribers, pace)
     yield from sharing.keep(members)
     yield from sharing.remove_from_members()
@@ -49,15 +51,15 @@ def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes
 
 
 class _Sharing:
-    """The sharing of topics among members that subscribe to all of them. A number stands for a member: its place in the
-    order of members."""
+    """An assignment of topics to members that subscribe to all of these topics. A member is represented by its index,
+    from 0, in the list of the group's members."""
 
     def __init__(self, topics: dict[bytes, int], members: list[int], pace: Pace):
         self._topics = topics
         self._pace = pace
         partitions = sum(topics.values())
         self._most = -(-len(members) // partitions) if partitions else 0
-        """The largest number of members that share a partition."""
+        """The largest number of members that may share one partition."""
         shares = self._most * partitions
         self._wish = {number: -(-shares * (place + 1) // len(members)) + (-shares * place // len(members))
                       for place, number in enumerate(members)}
@@ -65,7 +67,7 @@ class _Sharing:
         self._sharers: dict[Partition, set[int]] = {}
 
     def keep(self, members: list[SpecMember]) -> Work:
-        """Let each member keep the partitions of its target."""
+        """Let each member keep the partitions of its previous target."""
         for number, has in self._has.items():
             target = members[number].target
             for topic in self._topics if len(self._topics) == 1 else target:
@@ -99,7 +101,8 @@ class _Sharing:
                 yield
 
     def give(self) -> Work:
-        """Give partitions that too few members share to the members that have too few partitions, in turn."""
+        """Give the partitions that too few members share to members that have too few partitions, one member after the
+        other."""
         waiting = deque(number for number, has in self._has.items() if len(has) < self._wish[number])
         for topic, count in self._topics.items():
             for partition in range(count):
@@ -119,7 +122,7 @@ class _Sharing:
                     yield
 
     def add_to(self, shares: list[dict[bytes, set[int]]]) -> Work:
-        """Move the partitions of each member to `shares`."""
+        """Move each member's partitions to its entry in `shares`."""
         for number, has in self._has.items():
             while has:
                 topic, partition = has.pop()

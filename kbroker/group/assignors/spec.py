@@ -1,4 +1,4 @@
-"""The input and output of the assignors of partitions."""
+"""The input and output types of the assignors that assign partitions."""
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
@@ -7,22 +7,22 @@ from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.base.long_work import Pace
 
 Assignment = dict[bytes, frozenset[int]]
-"""Topic id -> partitions. A topic without partitions has no entry."""
+"""Maps each topic id to a set of partition numbers. A topic without partitions has no entry."""
 
 Steps = Generator[None, None, dict[str, Assignment]]
-"""An assignor in progress. It returns {member id: assignment}, in which every member has an entry."""
+"""An assignor in progress: a generator that returns {member id: assignment}. Every member has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecMember:
-    """A member of a group, as an assignor needs it."""
+    """The fields of a group's member that an assignor reads."""
 
     member_id: str
     instance_id: str | None = None
     topics: frozenset[bytes] = frozenset()
     """The ids of the existing topics that the member subscribes to."""
     target: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
-    """The previous target of the member."""
+    """The partitions that the previous assignment gave to the member, by topic id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ class Spec:
 
     members: list[SpecMember]
     partitions: Mapping[bytes, int]
-    """The number of partitions of each topic that has a subscriber. The assignors handle the topics in this order."""
+    """Maps each subscribed topic to its number of partitions. The assignors handle the topics in the order of this
+    mapping."""
     is_homogeneous: bool
-    """All members subscribe to the same topics."""
+    """True if all members subscribe to the same topics."""
 
 
 def members_in_order(spec: Spec) -> list[SpecMember]:
@@ -41,7 +42,7 @@ def members_in_order(spec: Spec) -> list[SpecMember]:
 
 
 def subscribed_topics(spec: Spec, pace: Pace) -> Generator[None, None, dict[bytes, int]]:
-    """Return the topics of a group whose members all subscribe to the same topics, with their numbers of partitions."""
+    """Return {topic id: number of partitions} for a group in which all members subscribe to the same topics."""
     topics = spec.members[0].topics if spec.members else frozenset()
     found = {}
     for topic, count in spec.partitions.items():
@@ -53,7 +54,7 @@ def subscribed_topics(spec: Spec, pace: Pace) -> Generator[None, None, dict[byte
 
 
 def frozen(members: list[SpecMember], shares: list[dict[bytes, set[int]]], pace: Pace) -> Steps:
-    """Return the assignment of each member, taken out of `shares`, which is empty afterwards."""
+    """Return {member id: assignment} with the partitions from `shares`. Remove them from `shares`."""
     found: dict[str, Assignment] = {}
     for number, member in enumerate(members):
         assignment = found[member.member_id] = Assignment()

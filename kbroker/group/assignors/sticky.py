@@ -1,7 +1,8 @@
-"""The assignor `sticky` of streams groups: members keep their tasks, as far as the load allows.
+"""The assignor `sticky` of streams groups: members keep their tasks unless they would have too many.
 
 The load of a process is the number of its active and standby tasks, divided by the number of its members. Each active
-task has one member. Tasks with state also have standby tasks, in processes that do not have the task already.
+task is assigned to one member. A task with state also has standby tasks, which are assigned to processes that do not
+have the task yet.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Role(StrEnum):
 
 
 Key = tuple[Role, str]
-"""A role and the id of a subtopology, as in `reconcile`."""
+"""The role of tasks and the id of their subtopology. `reconcile` uses the same key."""
 Tasks = dict[Key, frozenset[int]]
 Steps = Generator[None, None, dict[str, Tasks]]
 _Task = tuple[str, int]
@@ -31,26 +32,26 @@ _Task = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TaskMember:
-    """A member of a streams group, as the assignor needs it."""
+    """The fields of a streams group's member that the assignor reads."""
 
     member_id: str
     process_id: str
     target: Mapping[Key, frozenset[int]] = field(default_factory=dict)
-    """The previous target of the member."""
+    """The tasks that the previous assignment gave to the member."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     members: list[TaskMember]
     tasks: Mapping[str, int]
-    """The number of tasks of each subtopology."""
+    """Maps each subtopology id to its number of tasks."""
     stateful: frozenset[str]
-    """The subtopologies with state. Only tasks with state have standby tasks."""
+    """The ids of the subtopologies with state. Only their tasks have standby tasks."""
     standby_replicas: int
 
 
 def assign(spec: TaskSpec) -> Steps:
-    """Return {member id: tasks}, in which every member has an entry."""
+    """Return {member id: tasks}. Every member has an entry."""
     if not spec.members:
         return {}
     assigning = _Assigning(spec)
@@ -61,7 +62,7 @@ def assign(spec: TaskSpec) -> Steps:
 
 
 class _Member:
-    """A member, with the tasks that it has so far."""
+    """A member, with the tasks that this assignment has given it so far."""
 
     def __init__(self, member_id: str, process: _Process):
         self.member_id = member_id
@@ -71,7 +72,8 @@ class _Member:
 
 
 class _Process:
-    """A process, with the tasks that it has so far. Its members share its state on the disk."""
+    """A process of the application, with the tasks of its members so far. The members of a process share its state on
+    the disk."""
 
     def __init__(self, process_id: str):
         self.process_id = process_id
@@ -85,10 +87,11 @@ class _Process:
         return len(self.tasks) / len(self.members)
 
     def next_member(self) -> _Member:
-        """Return the member with the fewest tasks; of several, the one that was returned least recently.
+        """Return the member with the fewest tasks; of members with equally few, the one that was returned least
+        recently.
 
-        The caller must give this member a task. At first, and after `forget_turns`, the order of the ids decides
-        instead.
+        At first, and after `forget_turns`, choose the lowest member id among equals. The caller must give the returned
+        member a task.
         """
         if self._by_size is None:
             self._by_size = [(member.size, next(self._turn), member) for member in self.members]
@@ -98,12 +101,13 @@ class _Process:
         return member
 
     def forget_turns(self) -> None:
-        """Forget which members were returned, because a member got a task without `next_member`."""
+        """Forget when members were returned, because a member got a task that `next_member` does not know of."""
         self._by_size = None
 
 
 class _Quota:
-    """The number of tasks that a member may get back: the remaining tasks, divided by the number of members with room.
+    """The largest number of tasks that a member may have when it gets its previous tasks back. It is the number of
+    tasks that full members do not have, divided by the number of members that are not full.
     """
 
     def __init__(self, tasks: int, members: int):
@@ -118,7 +122,7 @@ class _Quota:
         return member.size < self._most
 
     def count(self, member: _Member) -> None:
-        """Count a task that `member` has just got."""
+        """Recompute the quota of the other members if `member` is full with the task that it has just got."""
         if member.size == self._most:
             self._tasks -= member.size
             self._members -= 1
@@ -158,7 +162,8 @@ class _Assigning:
                         yield
 
     def assign_active(self) -> Generator[None, None, None]:
-        """Give active tasks back to their owners, then to members that had them as standby tasks. Spread the rest."""
+        """Give active tasks back to their previous owners, then to members that had them as standby tasks. Spread the
+        remaining tasks evenly."""
         waiting: Iterable[_Task] = _by_number(self._spec.tasks)
         left: dict[_Task, int] = {}
         for previous in self._had_active.get, self._standby_owner:
@@ -176,7 +181,8 @@ class _Assigning:
         yield from self._spread(_by_subtopology(self._spec.tasks), left, Role.ACTIVE)
 
     def assign_standby(self) -> Generator[None, None, None]:
-        """Give standby tasks to members that had the tasks before. Spread the rest."""
+        """Give standby tasks to members that previously had the same tasks. Spread the remaining standby tasks
+        evenly."""
         replicas = self._spec.standby_replicas
         stateful = {name: count for name, count in self._spec.tasks.items() if name in self._spec.stateful and replicas}
         left: dict[_Task, int] = {}
@@ -192,10 +198,10 @@ class _Assigning:
         yield from self._spread(_by_subtopology(stateful, reverse=True), left, Role.STANDBY)
 
     def _next_standby(self, task: _Task) -> _Member | None:
-        """Return a previous owner of the task, active or standby, to which its next standby task can be assigned; None
-        if there is none.
+        """Return a previous active or standby owner of the task, to which a standby task can be assigned. Return None
+        if no previous owner can take it.
 
-        The owner must have room, and its process must not have the task yet.
+        The owner must have room for a task, and its process must not have the task yet.
         """
         owner = self._had_active.get(task)
         if owner is None or task in owner.process.tasks or not self._quota.has_room(owner):
@@ -205,9 +211,9 @@ class _Assigning:
     def _standby_owner(self, task: _Task, lacking: bool = False) -> _Member | None:
         """Return the previous standby owner with the least load; None if there is none.
 
-        As in Kafka, an owner replaces the best one so far if its process has a lower load and the owner itself has
-        fewer tasks. With `lacking`, owners whose processes have the task are skipped. The first owner is compared with
-        the others even so.
+        As in Kafka, the owners are compared in turn. An owner replaces the best owner so far if its process has a lower
+        load and the owner itself has fewer tasks. With `lacking`, only an owner whose process does not have the task
+        can be returned. The first owner is compared with the next ones even if its process has the task.
         """
         owners = self._had_standby.get(task)
         if owners is None:
@@ -220,11 +226,12 @@ class _Assigning:
         return None if lacking and task in best.process.tasks else best
 
     def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
-        """Assign each task to as many processes as `left` states: the least loaded ones that do not have it.
+        """Assign each task to the least loaded processes that do not have it yet. `left` maps the task to the number of
+        processes.
 
-        Of equally loaded processes, the one that got a task least recently is next; at first, the order of their ids
-        decides. The members of a process are chosen in the same way. With two processes, Kafka does the same. With
-        more, Kafka's order is undefined, because it fills a priority queue in the order of a hash table.
+        Of equally loaded processes, the one that got a task least recently is next; at first, the one with the lowest
+        id. The member in a process is chosen by the same rule. With two processes, Kafka chooses the same process. With
+        more than two, Kafka's choice is undefined, because it fills a priority queue in the order of a hash table.
         """
         turn = count()
         processes = [(self._processes[process_id].load(), next(turn), process_id)
@@ -247,7 +254,7 @@ class _Assigning:
                 yield
 
     def result(self) -> Steps:
-        """Return the tasks of every member, as one frozenset for each subtopology and role."""
+        """Return {member id: tasks}. The tasks are one frozenset of task numbers for each role and subtopology."""
         found: dict[str, Tasks] = {}
         for member in self._members.values():
             shares = found[member.member_id] = {}
@@ -272,7 +279,7 @@ class _Assigning:
 
 
 def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield all tasks of the subtopologies, sorted by number, then by subtopology."""
+    """Yield all tasks of the subtopologies, sorted by task number, then by subtopology id."""
     ranges = list(pairwise(sorted({0, *counts.values()})))
     for first, end in reversed(ranges) if reverse else ranges:
         names = sorted((name for name, count in counts.items() if count >= end), reverse=reverse)
@@ -282,7 +289,7 @@ def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Ta
 
 
 def _by_subtopology(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield all tasks of the subtopologies, sorted by subtopology, then by number."""
+    """Yield all tasks of the subtopologies, sorted by subtopology id, then by task number."""
     for name in sorted(counts, reverse=reverse):
         for number in _ordered(range(counts[name]), reverse):
             yield name, number

@@ -1,8 +1,10 @@
-"""The assignor `uniform`: members get equal numbers of partitions, as far as possible, and keep their partitions.
+"""The assignor `uniform`: members get equal numbers of partitions where possible, and keep their previous partitions
+where possible.
 
-If all members subscribe to the same topics, each member keeps partitions up to its quota, and the rest is given to
-members below their quotas. Otherwise, the free partitions are given to the least loaded subscribers. Then partitions
-move from the most loaded to the least loaded subscribers.
+If all members subscribe to the same topics, each member keeps partitions up to its quota, and the remaining partitions
+are given to members below their quotas. If they subscribe to different topics, the partitions without a member are
+given to the subscribers with the fewest partitions. Then partitions move from the subscribers with the most to those
+with the fewest.
 """
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, 
 
 NAME = 'uniform'
 MOST_ROUNDS = 16
-"""The most rounds in which partitions move. A round handles all topics."""
+"""The most rounds of moving partitions between members. A round handles all topics."""
 
 Work = Generator[None, None, None]
 
@@ -31,8 +33,8 @@ def assign(spec: Spec) -> Steps:
 
 
 def _assign_equally(spec: Spec) -> Steps:
-    """Let each member keep its first partitions, up to its quota. Give the remaining partitions to members below their
-    quotas."""
+    """Let each member keep its previous partitions up to its quota, the first ones first. Give the remaining partitions
+    to members below their quotas."""
     pace = Pace()
     members = members_in_order(spec)
     topics = yield from subscribed_topics(spec, pace)
@@ -67,7 +69,8 @@ def _assign_equally(spec: Spec) -> Steps:
 
 
 def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None, None, list[tuple[bytes, int]]]:
-    """Return the partitions of `topics` that are in no member's target: topic by topic, in ascending order."""
+    """Return the partitions of `topics` that no member has in its previous target: topic by topic, in ascending
+    order."""
     held: dict[bytes, set[int]] = {}
     for member in spec.members:
         for topic, partitions in member.target.items():
@@ -85,23 +88,23 @@ def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None,
 
 
 class _Mixed:
-    """The assignment of a group whose members subscribe to different topics. A number stands for a member: its place in
-    the order of members."""
+    """The assignment of a group whose members subscribe to different topics. A member is represented by its index, from
+    0, in the list of members sorted by id."""
 
     def __init__(self, spec: Spec):
         self._partitions = spec.partitions
         self._members = members_in_order(spec)
         self._size = [0] * len(self._members)
-        """The number of partitions of each member."""
+        """The number of partitions of each member, by member index."""
         self._topics: list[bytes] = []
-        """The topics that have subscribers, in the order in which they are assigned."""
+        """The ids of the topics that have subscribers, in the order in which the topics are assigned."""
         self._subscribers: dict[bytes, list[int]] = {}
         self._owners: dict[bytes, dict[int, int]] = {}
-        """Topic -> partition -> member."""
+        """Maps topic id -> partition -> index of the member that has the partition."""
         self._pace = Pace()
 
     def keep(self) -> Work:
-        """Let each member keep its partitions, except those of topics that it does not subscribe to."""
+        """Let each member keep its previous partitions of the topics that it still subscribes to."""
         for number, member in enumerate(self._members):
             for topic in member.topics:
                 if topic in self._partitions:
@@ -119,8 +122,8 @@ class _Mixed:
         yield from self._order_topics()
 
     def _order_topics(self) -> Work:
-        """Sort the topics: first those with the most partitions per subscriber; of equal ones, those with the fewest
-        subscribers."""
+        """Sort the topics by their number of partitions per subscriber, the highest first. Sort equal topics by their
+        number of subscribers, the lowest first."""
         heap: list[tuple[float, int, bytes]] = []
         for topic, subscribers in self._subscribers.items():
             heappush(heap, (-self._partitions[topic] / len(subscribers), len(subscribers), topic))
@@ -148,12 +151,12 @@ class _Mixed:
                     yield
 
     def _in_order(self, topic: bytes) -> list[int]:
-        """Return the subscribers of a topic, sorted by their load, the lowest first."""
+        """Return the subscribers of a topic, sorted by their number of partitions, the lowest first."""
         return sorted(self._subscribers[topic], key=lambda number: (self._size[number], number))
 
     def _from_least(self, order: list[int]) -> Generator[int, None, None]:
-        """Yield the least loaded members in turn, until they have as many partitions as the next ones. Then include
-        those."""
+        """Yield the members with the fewest partitions in turn. When they have as many partitions as the next members
+        in `order`, include these members in the turns."""
         level = self._size[order[0]]
         end = 0
         while True:
@@ -163,11 +166,11 @@ class _Mixed:
             level += 1
 
     def _from_most(self, order: list[int], has: dict[int, list[int]]) -> Generator[int, None, None]:
-        """Yield the most loaded members in turn, the last one first, until they have as few partitions as the next
-        ones. Then include those.
+        """Yield the members with the most partitions in turn, the last member in `order` first. When they have as few
+        partitions as the members before them in `order`, include these members in the turns.
 
-        A member that has no partition of the topic left is skipped. As in Kafka, the last member of its level takes its
-        place in the order, which decides which partitions move.
+        Skip a member that has no partition of the topic left. As in Kafka, move the last member in the turns to the
+        place of the skipped member. The order of the members decides which partitions move.
         """
         order = order.copy()
         start = end = len(order)
@@ -184,7 +187,8 @@ class _Mixed:
                     order[place], order[end] = order[end], order[place]
 
     def balance(self) -> Work:
-        """Move partitions from the most to the least loaded subscribers of each topic, until no move is possible."""
+        """Move partitions from the subscribers of each topic that have the most to those that have the fewest, until no
+        move is possible, for at most MOST_ROUNDS rounds."""
         for _ in range(MOST_ROUNDS):
             moved = False
             for topic in self._topics:
@@ -194,7 +198,7 @@ class _Mixed:
                 return
 
     def _balance(self, topic: bytes) -> Generator[None, None, bool]:
-        """Balance the subscribers of one topic. Return whether a partition moved."""
+        """Balance the partitions of one topic between its subscribers. Return whether a partition moved."""
         order = self._in_order(topic)
         if self._pace.spend(len(order) // 4 + 1):
             yield
