@@ -1,7 +1,8 @@
-"""The replies to JoinGroup and SyncGroup requests of classic groups, kept until the operation has ended.
+"""The replies to JoinGroup and SyncGroup requests of classic groups. They are queued until the current operation on the
+group has ended.
 
-A reply lets the next request of its connection pass at once. That request must not find a group that an operation has
-changed only in part.
+As soon as a reply is sent, the broker serves the next request of the same connection. That request must not see a group
+that the operation has changed only in part.
 """
 
 from collections import deque
@@ -12,7 +13,8 @@ from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 VERSION_WITH_SKIP_ASSIGNMENT = 9
-"""The first version of JoinGroup in which the response can say that the leader need not assign (KIP-814)."""
+"""The first version of JoinGroup in which the response can tell the leader that it need not compute assignments
+(KIP-814)."""
 
 cdef enum:
     ANSWERS_A_PART = 16         # the requests that are answered between two yields
@@ -20,10 +22,10 @@ cdef enum:
 
 
 class ClassicAnswers:
-    """The replies of one shard that wait for `send`.
+    """The queued replies of one shard. `send` sends them.
 
-    `_outbox` has the completions of requests, each with its response. `_works` has the generators that answer many
-    requests in parts. A reply restarts the session of its member.
+    `_outbox` has pairs of a request's completion and its response. `_works` has generators, each of which answers many
+    requests in parts. A reply to a member restarts the member's session.
     """
 
     def __init__(self, sessions, clock, long_work):
@@ -34,15 +36,16 @@ class ClassicAnswers:
         self._works = deque()
 
     def add(self, done, response):
-        """Queue a response for the next `send`. `done` completes with it."""
+        """Queue a response for the next `send`, which completes `done` with the response."""
         self._outbox.append((done, response))
 
     def then(self, work):
-        """Queue a generator. `send` starts it after the queued responses."""
+        """Queue a generator that answers requests. `send` starts it after it has sent the queued responses."""
         self._works.append(work)
 
     def send(self):
-        """Send all queued responses, because the operation on the group has ended."""
+        """Send all queued responses, and start the queued generators. Called when an operation on the group has
+        ended."""
         while self._outbox:
             done, response = self._outbox.popleft()
             (<Completion?>done).complete(None, 0, response)
@@ -52,14 +55,14 @@ class ClassicAnswers:
     # JoinGroup
 
     def generation_started(self, group):
-        """Answer all parked joins: the generation starts."""
+        """Answer all parked joins, because a new generation starts."""
         self.then(self._answer_joins(group, group.parked.take_joins(self._clock.monotonic_ms())))
 
     def _answer_joins(self, group, joins):
-        """Answer the joins of the generation that starts, in parts: a generator.
+        """Answer the joins of the generation that starts. This is a generator, which answers them in parts.
 
-        `joins` has all members of the generation, each with its parked join, or None if the member did not join. The
-        leader is answered last, because its response names all members.
+        `joins` has a pair for each member of the generation: the member, and its parked join or None. The leader is
+        answered last, because its response names all members.
         """
         answered = 0
         leader_id, leader_joins = group.leader_id, []
@@ -77,11 +80,12 @@ class ClassicAnswers:
             yield from _answer_join(group, leader, done, head)
 
     def joined(self, group, member, done):
-        """Answer a join with the current generation."""
+        """Answer a JoinGroup of the member with the group's current generation."""
         self.then(_answer_join(group, member, done, None))
 
     def replaced(self, group, member, version, old_leader_id, done):
-        """Answer the join of a static member that has returned under a new id without a rebalance."""
+        """Answer the JoinGroup of a static member that has returned under a new id, and whose return needs no
+        rebalance."""
         self.then(self._answer_replaced(group, member, version, old_leader_id, done))
 
     def _answer_replaced(self, group, member, version, old_leader_id, done):
@@ -90,8 +94,8 @@ class ClassicAnswers:
         if skips and version >= VERSION_WITH_SKIP_ASSIGNMENT:
             head.skip_assignment = True
         elif skips:
-            # Without skip_assignment (KIP-814), a client that finds itself named as the leader would assign again. The
-            # response therefore names the leader's old id.
+            # In versions without skip_assignment (KIP-814), a client that the response names as the leader would assign
+            # again. The response therefore names the leader's old id.
             head.leader = old_leader_id or ''
         yield from _answer_join(group, member, done, head)
 
@@ -109,7 +113,7 @@ class ClassicAnswers:
         self.add(done, _sync_response(group, member.assignment))
 
     def assigned(self, group, assignments):
-        """Answer all parked syncs. `assignments` has the assignments by member id."""
+        """Answer all parked syncs with the assignments. `assignments` maps each member id to an assignment."""
         self.then(self._answer_syncs(group, assignments, group.parked.take_syncs(self._clock.monotonic_ms())))
 
     def _answer_syncs(self, group, assignments, syncs):
@@ -160,9 +164,10 @@ class ClassicAnswers:
 
 
 def _answer_join(group, member, done, head):
-    """Answer a join with the response `head`; None stands for the current generation. A generator.
+    """Answer a JoinGroup with the fields of `head`, or with those of the current generation if `head` is None. This is
+    a generator.
 
-    The response to the leader also has the members, because the leader computes their assignments.
+    The response to the leader also lists the members, because the leader computes their assignments.
     """
     members = []
     if head is None:
@@ -184,7 +189,7 @@ def _answer_join(group, member, done, head):
 
 
 def _join_response(group):
-    """Return a response with the fields of the current generation that are the same for every member."""
+    """Return a JoinGroup response with the fields of the current generation that are the same for all members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,

@@ -1,10 +1,10 @@
-"""The value of a classic group's row, encoded without an object for each member. `protocol.rows` encodes the same
-bytes.
+"""The encoder of the value of a classic group's row. It makes no object for each member. `protocol.rows` encodes the
+same bytes from message objects.
 
-Version 3: version int16, protocol type, generation int32, protocol, leader, timestamp int64, number of members int32.
-Each member: member id, group.instance.id, client id, client host, rebalance timeout int32, session timeout int32,
-subscription, assignment. Subscription and assignment are bytes with an int32 length. Strings have an int16 length; -1
-is null.
+Fields of version 3: version int16, protocol type, generation int32, protocol, leader, timestamp int64, number of
+members int32. Fields of each member: member id, group.instance.id, client id, client host, rebalance timeout int32,
+session timeout int32, subscription, assignment. Subscription and assignment are bytes with an int32 length. The fields
+without a type are strings with an int16 length; the length -1 means null.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -29,15 +29,16 @@ cdef int16_t version_of_group = GROUP_VERSION
 
 
 def group_row(ClassicGroup group not None, dict assignments not None, Py_ssize_t max_bytes):
-    """Return the key and value of the row of the group's generation. Raise the errors of `encode_group`."""
+    """Return the key and the value of the row that stores the group's current generation. Raise MESSAGE_TOO_LARGE as
+    `encode_group` does."""
     return encode_row_key(GroupMetadataKey(group=group.group_id)), encode_group(group, assignments, max_bytes)
 
 
 cdef bytes encode_group(ClassicGroup group, dict assignments, Py_ssize_t max_bytes):
-    """Encode the row of the group's generation. `assignments` has the assignments by member id; a member that is not in
-    it gets an empty one.
+    """Encode the value of the row that stores the group's current generation. `assignments` maps member ids to
+    assignments; a member without an entry gets an empty assignment.
 
-    Raises MESSAGE_TOO_LARGE for a value of more than `max_bytes`.
+    Raise MESSAGE_TOO_LARGE for a value of more than `max_bytes` bytes.
     """
     cdef Member member
     cdef bytes subscription, assignment
@@ -84,7 +85,7 @@ cdef bytes subscription_of(Member member, str protocol_name):
 
 
 cdef Text nullable_text_of(str value) except *:
-    """Return the bytes of a string. For None, `start` is NULL."""
+    """Return a view of the UTF-8 bytes of a string. If the string is None, the view's `start` is NULL."""
     cdef Text text
     if value is not None:
         return text_of(value)

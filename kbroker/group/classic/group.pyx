@@ -1,4 +1,5 @@
-"""A classic group: its members, and the state of its rebalance. `membership` changes the group and appends its rows."""
+"""A classic group: its members, and the state of its rebalance. The module `membership` changes the group and appends
+its rows."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.base.object_memory cimport memory_of
@@ -13,10 +14,10 @@ from kbroker.protocol.messages import GroupMetadataKey
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 MOST_PROTOCOLS = 64
-"""The most assignors that a member may offer. Kafka's clients offer one to five."""
+"""The largest number of assignors that a member may offer. Kafka's clients offer one to five."""
 MOST_MEMBERS = 15_000
-"""The most members of a group, even if group.max.size is larger. Up to this number, each undivided part of a rebalance
-takes less than 10 ms."""
+"""The largest number of members of a group, even if group.max.size is larger. Some parts of a rebalance handle all
+members without a yield. With this many members, each of these parts takes less than 10 ms."""
 
 cdef object DEAD = GroupState.DEAD
 cdef object EMPTY = GroupState.EMPTY
@@ -26,15 +27,17 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 cdef class ClassicGroup(Group):
-    """A classic group. A group whose `protocol_type` is None only has offsets, and never had members.
+    """A classic group. If `protocol_type` is None, the group never had members, and has only offsets.
 
-    * `state_since_ms`: the wall time of the last transition; None if the group was loaded from a row without this time.
+    * `state_since_ms`: the wall time of the last transition; None if the group was loaded from a row that has no such
+      time.
     * `static_member_ids`: the member ids of static members by their group.instance.id (KIP-345).
     * `pending_members`: the member ids that MEMBER_ID_REQUIRED gave to clients that have not joined yet (KIP-394). Each
       has a timer.
-    * `stored_generation`: the generation whose assignments were appended. A leader that syncs again cannot change them.
-    * `member_added`: a member has joined since the initial rebalance delay was last extended.
-    * `parked`: the JoinGroup and SyncGroup requests of the members that wait for the rebalance.
+    * `stored_generation`: the generation whose assignments were last appended. If the leader of this generation sends
+      another SyncGroup, its assignments are ignored.
+    * `member_added`: true if a member has joined after the last extension of the initial rebalance delay.
+    * `parked`: the members' JoinGroup and SyncGroup requests that wait for the rebalance.
     * `metadata_bytes`: the sum of the members' `metadata_bytes`.
     * `revision`: a number that changes with each change of the members.
     """
@@ -58,7 +61,8 @@ cdef class ClassicGroup(Group):
         self._subscriptions = Subscriptions()
 
     def transition_to(self, state, int64_t now_ms):
-        """Change the state. Raise AssertionError if TRANSITIONS does not allow it, which no client can cause."""
+        """Change the group's state. Raise AssertionError if TRANSITIONS does not allow the transition. No client can
+        cause this error."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f'group {self.group_id!r}: {self.state.value} -> {state.value} is no transition')
         self.previous_state, self.state, self.state_since_ms = self.state, state, now_ms
@@ -80,7 +84,8 @@ cdef class ClassicGroup(Group):
         return self.state is EMPTY and not self.pending_members
 
     def check_offset_deletion(self):
-        """Raise NON_EMPTY_GROUP if the members are not consumers: the broker does not know which topics they read."""
+        """Raise NON_EMPTY_GROUP if the group has members that are not consumers, because the broker does not know which
+        topics they read."""
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {self.group_id} has {len(self.members)} members')
 
@@ -92,7 +97,7 @@ cdef class ClassicGroup(Group):
 
     @property
     def is_blank(self):
-        """Return whether the group never had a member or an offset, and has no pending member."""
+        """Return True if the group has never had a member or an offset and has no pending member now."""
         return self.generation == 0 and not self.members and not self.pending_members and self.protocol_type is None
 
     def is_leader(self, member_id):
@@ -108,9 +113,10 @@ cdef class ClassicGroup(Group):
         return longest_ms
 
     cpdef Member check_member(self, str member_id, str group_instance_id):
-        """Return the member. Raise UNKNOWN_MEMBER_ID if the group does not have it.
+        """Return the member that a request names. Raise UNKNOWN_MEMBER_ID if the group does not have the member or the
+        instance.
 
-        Raise FENCED_INSTANCE_ID if a newer member has the group.instance.id (KIP-345).
+        Raise FENCED_INSTANCE_ID if another member has taken over the group.instance.id (KIP-345).
         """
         if group_instance_id is not None:
             current = self.static_member_ids.get(group_instance_id)
@@ -128,7 +134,7 @@ cdef class ClassicGroup(Group):
         return member
 
     cpdef check_generation(self, int32_t generation):
-        """Raise ILLEGAL_GENERATION unless this is the current generation."""
+        """Raise ILLEGAL_GENERATION unless `generation` is the group's current generation."""
         if generation != self.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f'found generation {generation}, expected {self.generation}')
 
@@ -152,7 +158,7 @@ cdef class ClassicGroup(Group):
         self.check_member(commit.member_id, commit.group_instance_id)
         self.check_generation(commit.generation)
         if self.state is COMPLETING_REBALANCE:
-            # The member has no assignment in this generation yet. Its client commits again after the SyncGroup.
+            # The member has no assignment in the new generation yet. Its client commits again after its SyncGroup.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     cpdef check_transactional_commit(self, Commit commit, int version):
@@ -166,16 +172,16 @@ cdef class ClassicGroup(Group):
             self.check_generation(commit.generation)
 
     cdef bint is_standalone(self, Commit commit) except -1:
-        """Return whether the commit is that of a consumer without group management, or of an administrator, to an empty
-        group."""
+        """Return True if the group is empty and the commit names no member: a consumer without group management or an
+        administrator sent it."""
         return commit.generation < 0 and self.state is EMPTY
 
     def kept_since_ms(self, CommittedOffset committed not None):
-        """Return the wall time at which the retention of an offset begins; None while the offset does not expire
-        (KIP-211).
+        """Return the wall time from which the retention time of an offset counts, by the rules of KIP-211. None means
+        that the offset does not expire now.
 
-        * A group that only has offsets: the time of the commit.
-        * An empty group: the time at which the last member left. If it is not known, the time of the commit.
+        * A group that has never had members: the time of the commit.
+        * An empty group: the time at which the last member left, or the time of the commit if the former is not known.
         * A stable group of consumers whose topics are known: the time of the commit.
         * Any other group: None.
         """
@@ -202,7 +208,8 @@ cdef class ClassicGroup(Group):
         self.count(member, 1)
 
     def remove(self, Member member not None):
-        """Remove the member and stop its timer. The caller must have answered its parked requests."""
+        """Remove the member and stop its session timer. The caller must already have answered the member's parked
+        requests."""
         assert member.join_done is None and member.sync_done is None
         if member.session_timer is not None:
             member.session_timer.cancel()
@@ -215,13 +222,13 @@ cdef class ClassicGroup(Group):
         self.count(member, -1)
 
     def update(self, Member member not None, Member joining not None):
-        """Copy the fields of a new JoinGroup from `joining` to the member, which keeps its id."""
+        """Copy the fields of a new JoinGroup from `joining` to `member`. The member keeps its id."""
         self.count(member, -1)
         member.adopt_fields(joining)
         self.count(member, 1)
 
     cdef int count(self, Member member, int sign) except -1:
-        """Count a member that joins (`sign` is 1) or leaves (-1)."""
+        """Update the group's counts for a member that joins (`sign` is 1) or leaves (`sign` is -1)."""
         self.assignors.count(member, sign)
         self.hold(sign * member.held_bytes)
         self.metadata_bytes += sign * member.metadata_bytes
@@ -230,7 +237,7 @@ cdef class ClassicGroup(Group):
         return 0
 
     def rename_static_member(self, Member member not None, member_id):
-        """Give a static member a new id. It keeps its assignment and its leadership (KIP-345)."""
+        """Give a static member a new id (KIP-345). The member keeps its assignment, and stays the leader if it was."""
         assert member.group_instance_id is not None
         del self.members[member.member_id]
         self.members[member_id] = member
@@ -243,8 +250,8 @@ cdef class ClassicGroup(Group):
     def has_room_for(self, member_id, Py_ssize_t max_size):
         """Return whether a member may join a group of at most `max_size` members.
 
-        While members join a rebalance, only members that have joined count. If group.max.size was lowered, a group that
-        is too large therefore loses the members that join last.
+        During a rebalance, only members that have already joined it count. A group that is too large because
+        group.max.size was lowered therefore loses the members that join last.
         """
         cdef Member member
         if self.state is EMPTY or self.state is DEAD:
@@ -268,7 +275,7 @@ cdef class ClassicGroup(Group):
         return not self.pending_members and self.parked.joined_count == len(self.members)
 
     def elect_joined_leader(self):
-        """Keep the leader if it has joined. If it has not, elect the first member that has joined.
+        """Keep the leader if it has joined the rebalance. If it has not, elect the first member that has.
 
         Return False if no member has joined.
         """
@@ -285,17 +292,18 @@ cdef class ClassicGroup(Group):
     # Assignors
 
     def supports(self, protocol_type, protocols):
-        """Return whether a member with these assignors may join: all members must offer at least one of them."""
+        """Return whether a member that offers these assignors may join the group. At least one of the assignors must be
+        one that all members offer, unless the group is empty."""
         if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any([self.assignors.is_common(name) for name, _ in protocols])
 
     def choose_protocol(self):
-        """Elect the assignor of the group. Raise INCONSISTENT_GROUP_PROTOCOL if the members share none."""
+        """Elect the group's assignor. Raise INCONSISTENT_GROUP_PROTOCOL if no assignor is offered by all members."""
         self.protocol_name = self.assignors.elect()
 
     def start_generation(self, int64_t now_ms):
-        """Start the next generation: elect its assignor. A group without members becomes Empty."""
+        """Start the next generation, and elect its assignor. If the group has no members, it becomes Empty."""
         self.generation += 1
         self.parked.await_syncs()
         self.revision += 1
@@ -310,7 +318,8 @@ cdef class ClassicGroup(Group):
     # Subscriptions
 
     def read_subscriptions(self):
-        """Read the topics that the members subscribe to, in parts: a generator. `is_subscribed_to` needs them.
+        """Read the topics that the members subscribe to. This is a generator, which reads in parts. `is_subscribed_to`
+        needs the topics.
 
         If the members change before the generator has ended, the topics stay unknown.
         """
@@ -318,8 +327,8 @@ cdef class ClassicGroup(Group):
         return self._subscriptions.read(list(self.members.values()), self.protocol_name if is_of_consumers else None)
 
     def is_subscribed_to(self, topic):
-        """Return whether a member reads the topic. Return True for consumers whose topics are not known, so that
-        offsets stay."""
+        """Return whether a member reads the topic. If the members are consumers whose topics are not known, return
+        True, so that no offset expires."""
         if not self.members:
             return False
         if not self._subscriptions.are_known():

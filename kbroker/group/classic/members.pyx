@@ -1,5 +1,5 @@
-"""The members of a classic group: a member, its parked requests, the assignors that the members offer, and the topics
-that they read."""
+"""Classes for the members of a classic group: a member, the parked requests of all members, the assignors that the
+members offer, and the topics that the members read."""
 import uuid
 
 from libc.stdint cimport int32_t, int64_t
@@ -10,11 +10,11 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.records import topics_of_subscription
 
 MAX_MEMBER_NAME_LENGTH = 249
-"""The longest group.instance.id that Kafka's clients accept (KIP-345)."""
+"""The length of the longest group.instance.id that Kafka's clients accept (KIP-345), in characters."""
 MEMBER_BYTES = 1_200
 PROTOCOL_BYTES = 160
-"""The memory of a member with its session timer, and that of an assignor, measured on CPython 3.11 with 64 bits.
-Neither includes strings and metadata."""
+"""The memory in bytes of a member with its session timer, and of one assignor that a member offers. Both were measured
+on CPython 3.11 with 64 bits, without strings and metadata."""
 
 cdef enum:
     TOPICS_A_PART = 64          # the topics of consumers that are read between two yields
@@ -23,20 +23,22 @@ cdef object NOT_READ = object()
 
 
 def new_member_id(client_id, group_instance_id):
-    """Return a member id: a readable prefix and a UUID. Cut the prefix so that the id is not longer than the protocol
-    allows."""
+    """Return a new member id: a readable prefix and a UUID. The prefix is cut so that the id is not longer than the
+    protocol allows."""
     return f'{(group_instance_id or client_id)[:MAX_MEMBER_NAME_LENGTH]}-{uuid.uuid4()}'
 
 
 cdef class Member:
-    """A member. `protocols` has the assignors that it offers, best first, each with the member's metadata for this
-    assignor.
+    """A member of a classic group. `protocols` has a pair for each assignor that the member offers, the preferred one
+    first: the assignor's name, and the member's metadata for this assignor.
 
-    * `is_new`: the client waits for the response to its first JoinGroup. It does not know its id and cannot heartbeat.
+    * `is_new`: true if the client still waits for the response to its first JoinGroup. Until then, it does not know its
+      id and cannot heartbeat.
     * `join_done`, `sync_done`: the parked JoinGroup and the parked SyncGroup, or None. Only the group sets them.
-    * `session_deadline_ms`: the end of the session in monotonic time. The timer may be due earlier.
-    * `held_bytes`: the memory that the member takes.
-    * `metadata_bytes`: the size of its longest metadata.
+    * `session_deadline_ms`: the end of the session in monotonic time. The session's timer may end earlier; it is then
+      started again.
+    * `held_bytes`: the memory that the member takes, in bytes.
+    * `metadata_bytes`: the size of the member's longest metadata, in bytes.
     """
 
     def __init__(self, str member_id not None, str group_instance_id, str client_id not None, str client_host not None,
@@ -58,12 +60,12 @@ cdef class Member:
         )
 
     def copy(self):
-        """Return a member with the same fields, but without parked requests and without a session."""
+        """Return a copy of the member that has no parked requests and no session."""
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
     cdef int adopt_fields(self, Member other) except -1:
-        """Copy the fields that a JoinGroup sets from `other`. Keep the id."""
+        """Copy all fields that a JoinGroup sets, except the member id, from `other` to this member."""
         self.held_bytes = other.held_bytes - len(other.assignment) + len(self.assignment)
         self.protocols = other.protocols
         self.metadata_bytes = other.metadata_bytes
@@ -74,8 +76,8 @@ cdef class Member:
         return 0
 
     cdef int expect_life(self, int64_t now_ms) except -1:
-        """Move the end of the session to one session timeout from now. `Sessions.restart` must follow: the timer may
-        have ended."""
+        """Set the end of the session to one session timeout from now. The caller must then call `Sessions.restart`,
+        because the session's timer may have ended."""
         self.session_deadline_ms = now_ms + self.session_timeout_ms
         return 0
 
@@ -85,12 +87,13 @@ cdef class Member:
 
     @property
     def is_waiting(self):
-        """A join or a sync of the member is parked. The session does not end while the member waits for the broker's
-        reply."""
+        """True if a JoinGroup or SyncGroup of the member is parked. The session does not end while the member waits for
+        the broker's reply."""
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
     def metadata(self, protocol_name):
-        """Return the member's metadata for this assignor, empty bytes if the member does not offer it."""
+        """Return the member's metadata for the assignor. Return empty bytes if the member does not offer the
+        assignor."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -98,10 +101,10 @@ cdef class Member:
 
 
 cdef class ParkedRequests:
-    """The JoinGroup and SyncGroup requests of the members of a group that wait for the rebalance.
+    """The JoinGroup and SyncGroup requests that wait for the rebalance of one group.
 
     * `joined_count`: the number of members with a parked join.
-    * `unsynced_member_ids`: the members of the generation that have not sent a SyncGroup yet.
+    * `unsynced_member_ids`: the ids of the generation's members that have not sent a SyncGroup yet.
     """
 
     def __init__(self, dict members not None):
@@ -114,7 +117,7 @@ cdef class ParkedRequests:
         self.joined_count += 1
 
     cpdef Completion take_join(self, Member member):
-        """Remove and return the parked join, or return None if there is none. The caller must answer it."""
+        """Remove and return the member's parked JoinGroup, or return None. The caller must answer the JoinGroup."""
         cdef Completion done = member.join_done
         if done is not None:
             member.join_done = None
@@ -122,9 +125,9 @@ cdef class ParkedRequests:
         return done
 
     def take_joins(self, int64_t now_ms):
-        """Remove all parked joins, and start the sessions of all members.
+        """Remove all parked JoinGroup requests, and set the ends of all members' sessions.
 
-        Return a list of all members, each with its parked join, or None if the member has none.
+        Return a list with a pair for each member: the member, and its parked JoinGroup or None.
         """
         cdef Member member
         cdef list taken = []
@@ -137,8 +140,8 @@ cdef class ParkedRequests:
         return taken
 
     def absent_members(self):
-        """Return the members that have not joined. Leave out static members, which only the end of their sessions
-        removes."""
+        """Return the members that have not joined the rebalance, without static members. A static member is removed
+        only when its session ends."""
         cdef Member member
         if self.joined_count == len(self._members):
             return []
@@ -151,14 +154,14 @@ cdef class ParkedRequests:
         self.unsynced_member_ids.discard(member.member_id)
 
     cpdef Completion take_sync(self, Member member):
-        """Remove and return the parked sync, or return None if there is none. The caller must answer it."""
+        """Remove and return the member's parked SyncGroup, or return None. The caller must answer the SyncGroup."""
         cdef Completion done = member.sync_done
         member.sync_done = None
         return done
 
     def take_syncs(self, int64_t now_ms):
-        """Remove all parked syncs, and start the sessions of their members. Return a list of these members with their
-        syncs."""
+        """Remove all parked SyncGroup requests, and set the ends of their members' sessions. Return a list of pairs: a
+        member, and its SyncGroup."""
         cdef Member member
         cdef list taken = []
         for member in self._members.values():
@@ -168,7 +171,7 @@ cdef class ParkedRequests:
         return taken
 
     cdef int await_syncs(self) except -1:
-        """Expect a SyncGroup from each member, because a generation starts."""
+        """Expect a SyncGroup from each member, because a new generation starts."""
         self.unsynced_member_ids = set(self._members)
         return 0
 
@@ -176,7 +179,7 @@ cdef class ParkedRequests:
         self.unsynced_member_ids.discard(member.member_id)
 
     cdef int forget(self, str member_id) except -1:
-        """Expect no SyncGroup from the member, because it leaves the group."""
+        """Stop expecting a SyncGroup from the member, because it leaves the group."""
         self.unsynced_member_ids.discard(member_id)
         return 0
 
@@ -189,10 +192,10 @@ cdef class ParkedRequests:
 
 
 cdef class Assignors:
-    """The assignors of a group, each with the number of members that offer it.
+    """The assignors of a group. For each assignor, they include the number of members that offer it.
 
-    With these counts, no join needs a loop over the members. A join to a large group costs no more than one to a small
-    group.
+    With these counts, a join needs no loop over the members, so that it costs no more in a large group than in a small
+    one.
     """
 
     def __init__(self, str group_id not None, dict members not None):
@@ -201,7 +204,7 @@ cdef class Assignors:
         self._counts = {}
 
     cdef int count(self, Member member, int sign) except -1:
-        """Count the assignors of a member that joins (`sign` is 1) or leaves (-1)."""
+        """Update the counts for the assignors of a member that joins (`sign` is 1) or leaves (`sign` is -1)."""
         cdef int number
         for name in {name for name, _ in member.protocols}:
             number = self._counts.get(name, 0) + sign
@@ -216,7 +219,7 @@ cdef class Assignors:
         return self._counts.get(name, 0) == len(self._members)
 
     def common(self):
-        """Return the assignors that all members offer, in the first member's order."""
+        """Return the assignors that all members offer, in the order in which the first member lists them."""
         if not self._members:
             return []
         return [name for name, _ in next(iter(self._members.values())).protocols if self.is_common(name)]
@@ -225,8 +228,8 @@ cdef class Assignors:
         """Return the assignor with the most votes. Raise INCONSISTENT_GROUP_PROTOCOL if no assignor is offered by all
         members.
 
-        Each member votes for the first of its assignors that all members offer. In a tie, the assignor that got its
-        first vote earlier wins.
+        Each member votes for the first assignor in its list that all members offer. In a tie, the assignor wins that
+        got its first vote before the other.
         """
         cdef Member member
         cdef list common = self.common()
@@ -244,7 +247,7 @@ cdef class Assignors:
 
 
 cdef class Subscriptions:
-    """The topics that the members of a group of consumers read, taken from their metadata.
+    """The topics that the consumers of a group read, taken from the members' metadata.
 
     The topics are unknown until `read` has run. They stay unknown if the metadata of a member cannot be read.
     """
@@ -253,15 +256,15 @@ cdef class Subscriptions:
         self._topics = NOT_READ
 
     cdef int forget(self) except -1:
-        """Forget the topics, because the members have changed."""
+        """Forget the topics, because the group's members have changed."""
         self._topics = NOT_READ
         self._version += 1
         return 0
 
     def read(self, list members not None, str protocol_name):
-        """Read the topics in parts, unless they are known: a generator.
+        """Read the topics, unless they are known. This is a generator, which reads in parts.
 
-        The topics stay unknown if there is no assignor, or if the members change before the generator has ended.
+        The topics stay unknown if the group has no assignor, or if its members change before the generator has ended.
         """
         cdef int64_t version = self._version
         cdef Py_ssize_t read = 0

@@ -1,10 +1,11 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups, and their deadlines.
 
-As in Kafka, the state of a rebalance is only in memory. A member that does not heartbeat in time is removed, after a
-restart too.
+As in Kafka, the state of a rebalance is only in memory. A member that does not heartbeat in time is removed. After a
+restart of the broker, each member gets its full session timeout.
 
-The log has a row for each generation, with its assignments. Once this row is durable, the group becomes Stable and its
-members get their assignments. The replies of an operation wait in `answers` until the operation has ended.
+For each generation, the broker appends a row with the generation's assignments. Once this row is durable, the group
+becomes Stable and its members get their assignments. `answers` queues the replies of an operation until the operation
+has ended.
 """
 
 import functools
@@ -30,8 +31,8 @@ from kbroker.security.escape import shown
 log = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
-"""The longest time for which a JoinGroup without a member id is parked in a rebalance. Such a client cannot heartbeat,
-and its connection may be closed. A client that still waits joins again."""
+"""The longest time in ms for which the first JoinGroup of a new member is parked in a rebalance. Its client cannot
+heartbeat, and may have closed its connection. A client that still waits gets an error and joins again."""
 
 cdef enum:
     MEMBERS_AT_ONCE = 1_000     # the most members whose row is encoded and appended without a yield
@@ -44,7 +45,7 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 def then_answer(operation):
-    """Decorate an operation of Membership: send the replies that it has queued when it ends."""
+    """Decorate an operation of Membership so that the replies that it queues are sent when it ends."""
 
     @functools.wraps(operation)
     def wrapped(self, /, *args, **kwargs):
@@ -57,9 +58,9 @@ def then_answer(operation):
 
 
 class Membership:
-    """The operations on the classic groups of one shard. Requests and responses are Kafka's messages.
+    """The operations on the classic groups of one shard. Their requests and responses are objects of Kafka's messages.
 
-    `pending_members` has the pending members of all shards.
+    All shards share `pending_members`.
     """
 
     def __init__(self, shard, config, clock, timers, long_work, pending_members):
@@ -74,7 +75,8 @@ class Membership:
 
     @then_answer
     def start_sessions(self):
-        """Start all sessions after a load. Begin a rebalance of each group that has more members than group.max.size.
+        """Start the sessions of all members after the shard was loaded. Begin a rebalance of each group that has more
+        members than group.max.size.
         """
         for group in self._classic_groups():
             for member in group.members.values():
@@ -94,7 +96,7 @@ class Membership:
         self._shard.clear()
         self.answers.send()
 
-    # Migration to consumer groups and back
+    # Migration between classic groups and consumer groups
 
     @then_answer
     def end(self, group):
@@ -109,7 +111,8 @@ class Membership:
 
     @then_answer
     def revive(self, group_id):
-        """Continue a group that `end` has ended, with a rebalance. Do nothing if another group has replaced it."""
+        """Continue a group that `end` has ended, and begin a rebalance of it. Do nothing if another group has replaced
+        it."""
         ended = self._classic_group(group_id)
         if ended is None or not ended.is_dead:
             return
@@ -125,7 +128,8 @@ class Membership:
 
     @then_answer
     def start_downgraded(self, group_id, rebalances):
-        """Start the sessions of a group that was a consumer group until now. Begin a rebalance if `rebalances` is true.
+        """Start the members' sessions of a classic group that has just replaced a consumer group. Begin a rebalance if
+        `rebalances` is true.
         """
         group = self._classic_group(group_id)
         if group is None:
@@ -146,19 +150,20 @@ class Membership:
         return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
     def _classic_group(self, group_id):
-        """Return the group if it is a classic group, else None."""
+        """Return the group with this id if it is a classic group. Otherwise, return None."""
         group = self._shard.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def row_of(self, group, assignments):
-        """Return the row of the group's generation. `assignments` has the assignments by member id.
+        """Return the row that stores the group's current generation. `assignments` maps member ids to assignments.
 
-        Raises MESSAGE_TOO_LARGE if the row exceeds `max.message.bytes`.
+        Raise MESSAGE_TOO_LARGE if the row exceeds `max.message.bytes`.
         """
         return group_row(group, assignments, self._shard.partition.max_message_bytes)
 
     def _append(self, group, row, assignments, done):
-        """Append a row from `row_of`. `done` completes when the row is durable, or with the partition's error."""
+        """Append a row that `row_of` made. `done` completes when the row is durable, or with the error of a failed
+        append."""
         self._shard.append_rows([row], functools.partial(
             self._generation_is_durable, group, group.generation, assignments), done)
 
@@ -166,7 +171,7 @@ class Membership:
 
     @then_answer
     def join(self, request, version, client_id, client_host, done):
-        """Serve a JoinGroup. `done` completes with the response, which may wait for the other members.
+        """Serve a JoinGroup. `done` completes with the response, possibly only when the other members have joined.
 
         Raises INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
         INVALID_REQUEST (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being
@@ -198,7 +203,7 @@ class Membership:
             self._add_member(group, joining, request.protocol_type, done)
 
     def check_join(self, request):
-        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group could accept."""
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST if no group could accept the JoinGroup."""
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             raise KafkaError(
@@ -207,7 +212,7 @@ class Membership:
         check_protocols(request.protocols)
 
     def _joining(self, group, request, client_id, client_host):
-        # Version 0 has no rebalance timeout, so the session timeout is used for both.
+        # JoinGroup version 0 has no rebalance timeout. The session timeout is used instead.
         known = request.rebalance_timeout_ms >= 0
         return Member(
             member_id=request.member_id or new_member_id(client_id, request.group_instance_id),
@@ -220,8 +225,7 @@ class Membership:
         )
 
     def _check_room(self, group, member_id):
-        """Raise GROUP_MAX_SIZE_REACHED if the group is full. If a member sent the request, remove it: other members
-        have its place."""
+        """Raise GROUP_MAX_SIZE_REACHED if the group is full. If the sender is a member of the group, remove it."""
         most = min(self._config.group_max_size, MOST_MEMBERS)
         if group.has_room_for(member_id, most):
             return
@@ -234,10 +238,10 @@ class Membership:
         )
 
     def _check_memory(self, group, joining):
-        """Raise GROUP_MAX_SIZE_REACHED if the group's row has no room for the member's metadata.
+        """Raise GROUP_MAX_SIZE_REACHED if the group's row would be too large with the member's metadata.
 
-        Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member, even after the oldest pending members
-        of all groups have expired.
+        If there is no memory for the member, let the oldest pending members of all groups expire. Raise
+        COORDINATOR_LOAD_IN_PROGRESS if there is still no memory.
         """
         cdef Member known = group.members.get(joining.member_id)
         cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
@@ -260,9 +264,10 @@ class Membership:
         self._shard.memory.check(more_bytes)
 
     def _hand_out_member_id(self, group, joining, done):
-        """Answer with a member id. The client becomes a member when it joins with this id (KIP-394).
+        """Answer a client's first JoinGroup with a new member id. The client becomes a member when it joins with this
+        id (KIP-394).
 
-        If the answer is lost, no member remains under an id that no client knows.
+        If the client does not get this answer, the group therefore has no member whose id no client knows.
         """
         member_id = joining.member_id
         self._pending_members.add(
@@ -285,8 +290,8 @@ class Membership:
         self._rebalance_or_complete(group)
 
     def _join_again(self, group, member, joining, done):
-        """Serve the JoinGroup of a known member: it lost the response, wants a rebalance, or joins the rebalance in
-        progress."""
+        """Serve the JoinGroup of an existing member. Either it did not get an earlier response, or it wants a
+        rebalance, or it joins the rebalance in progress."""
         same_metadata = member.protocols == joining.protocols
         keeps_generation = group.state is COMPLETING_REBALANCE or (
             group.state is STABLE and not group.is_leader(member.member_id)
@@ -294,8 +299,8 @@ class Membership:
         if keeps_generation and same_metadata:
             self.answers.joined(group, member, done)
             return
-        # The leader of a stable group that joins again has a reason, such as new partitions, which its metadata may not
-        # show.
+        # When the leader of a stable group joins again, the group rebalances even if the leader's metadata is
+        # unchanged. The leader may have a reason that its metadata does not show, such as new partitions.
         group.update(member, joining)
         # An earlier join of the member may still be parked, on a connection that is closed.
         self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -303,7 +308,8 @@ class Membership:
         self._rebalance_or_complete(group)
 
     def _replace_static_member(self, group, joining, version, done):
-        """Give a static member that joins without its member id its place again, under a new id (KIP-345).
+        """Serve the JoinGroup of a static member that joins without its member id: it replaces its old self under a new
+        member id (KIP-345).
 
         No rebalance begins if the group is stable and would elect the same assignor.
         """
@@ -375,7 +381,8 @@ class Membership:
         group.join_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._end_join(group))
 
     def _delay_initial_rebalance(self, group, delay_ms, remaining_ms):
-        """Wait for more members of a new group. Each member that joins extends the time, up to the rebalance timeout.
+        """Wait for more members to join a new group. Each member that joins extends the wait, up to the rebalance
+        timeout.
         """
 
         def due():
@@ -395,21 +402,22 @@ class Membership:
 
     @then_answer
     def _end_join(self, group):
-        """Complete the join, because its timeout has passed."""
+        """Complete the joining phase of a rebalance, because its timeout has passed."""
         self._complete_join(group)
 
     def _complete_join(self, group):
-        """Start the next generation with the members that joined and with all static members, whose sessions start
-        again.
+        """Complete the joining phase of a rebalance: start the next generation with the members that joined and with
+        all static members. Their sessions start again.
 
-        Before that, remove all other members, in parts if there are many.
+        Before the generation starts, remove all other members, in parts if there are many.
         """
         if group.join_timer is not None:
             group.join_timer.cancel()
         self._long_work.start(self._remove_absent(group, group.parked.absent_members()))
 
     def _remove_absent(self, group, absent):
-        """Remove the members that did not join, and start the generation: a generator."""
+        """Remove the members in `absent`, which did not join, and start the next generation. This is a generator, which
+        removes them in parts."""
         generation = group.generation
         for index, member in enumerate(absent):
             if index and index % MEMBERS_A_PART == 0:
@@ -423,7 +431,8 @@ class Membership:
             self.answers.send()
 
     def _is_in(self, group, generation, *states):
-        """Return whether, after a pause, the group still has this generation and one of these states."""
+        """Return whether the group still exists, with this generation and in one of these states. Called after a
+        generator has yielded."""
         return (
             self._shard.groups.get(group.group_id) is group and group.generation == generation
             and group.state in states
@@ -476,7 +485,8 @@ class Membership:
             self._long_work.start(self._store_assignments(group, request.assignments))
 
     def _store_assignments(self, group, given):
-        """Append the group's row with the leader's assignments, in parts for a large group: a generator."""
+        """Append the group's row with the leader's assignments. This is a generator, which works in parts if the group
+        is large."""
         generation = group.generation
         is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
 
@@ -497,8 +507,8 @@ class Membership:
 
     @then_answer
     def _assignments_stored(self, group, generation, error, result):
-        """Begin a rebalance if the row was not stored. If it was stored, `_generation_is_durable` has already answered
-        the syncs."""
+        """Begin a rebalance if the row with the assignments was not stored. If it was stored, `_generation_is_durable`
+        has already answered the SyncGroup requests."""
         if error is not None and group.generation == generation and group.state is COMPLETING_REBALANCE:
             log.error('assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
                       error)
@@ -508,7 +518,8 @@ class Membership:
 
     @then_answer
     def _generation_is_durable(self, group, generation, assignments):
-        """Give the members their assignments, unless a rebalance has already ended this generation."""
+        """Send the members their assignments, which are durable, unless a rebalance has already ended this
+        generation."""
         if self._shard.groups.get(group.group_id) is not group or generation != group.generation or (
                 group.state is not COMPLETING_REBALANCE):
             return
@@ -522,12 +533,13 @@ class Membership:
 
     @then_answer
     def _expire_syncs(self, group, generation):
-        """Remove members that joined but did not send a SyncGroup in time. The remaining members rebalance
-        (KAFKA-13435)."""
+        """Remove members that joined the generation but did not send a SyncGroup in time. Begin a rebalance of the
+        remaining members (KAFKA-13435)."""
         self._long_work.start(self._remove_unsynced(group, generation))
 
     def _remove_unsynced(self, group, generation):
-        """Remove the members that did not sync, in parts: a generator. The group is consistent after each part."""
+        """Remove the members that did not send a SyncGroup. This is a generator, which removes them in parts. The group
+        is consistent after each part."""
         states = [COMPLETING_REBALANCE, STABLE]
         if not self._is_in(group, generation, *states):
             return
@@ -550,8 +562,8 @@ class Membership:
     def heartbeat(self, request):
         """Serve a Heartbeat.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Raises
-        REBALANCE_IN_PROGRESS if the member has to join again. Its session is restarted in this case, too.
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Raise
+        REBALANCE_IN_PROGRESS if the member has to join again; its session is restarted even then.
         """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -561,7 +573,8 @@ class Membership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def leave(self, request):
-        """Serve a LeaveGroup of version 3 or later, in parts. Return the response, with an error code for each member.
+        """Serve a LeaveGroup of version 3 or later, in parts. Return the response, which has an error code for each
+        member that the request names.
 
         An administrator names a static member by its group.instance.id, with an empty member id (KIP-345). Raises
         COORDINATOR_NOT_AVAILABLE.
@@ -618,8 +631,8 @@ class Membership:
         self._after_removal(group)
 
     def _remove(self, group, member):
-        """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, after which a client that still waits
-        joins again."""
+        """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that a client that still waits joins
+        again."""
         self.answers.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.answers.refuse_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
@@ -636,7 +649,8 @@ class Membership:
             self._shard.remove_group(group.group_id)  # the group never had members, so it has no row
 
     def group(self, group_id):
-        """Return the classic group that a member's request names. Raise UNKNOWN_MEMBER_ID or COORDINATOR_NOT_AVAILABLE.
+        """Return the classic group that a member's request names. Raise UNKNOWN_MEMBER_ID if there is no classic group
+        with this id, COORDINATOR_NOT_AVAILABLE if it is being deleted.
         """
         group = self._classic_group(group_id)
         if group is None:
@@ -646,13 +660,13 @@ class Membership:
 
 
 def _log_failure(group, error, result):
-    """Log that the row of an empty group was not stored."""
+    """Log the error if the row of an empty group was not stored."""
     if error is not None:
         log.error('that group %s is empty was not stored: %s', shown(group.group_id), error)
 
 
 def check_protocols(protocols):
-    """Raise INVALID_REQUEST for more than MOST_PROTOCOLS assignors."""
+    """Raise INVALID_REQUEST if a JoinGroup offers more than MOST_PROTOCOLS assignors."""
     if len(protocols) > MOST_PROTOCOLS:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f'found {len(protocols)} assignors, expected at most {MOST_PROTOCOLS}'

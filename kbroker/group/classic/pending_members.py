@@ -13,14 +13,16 @@ from kbroker.group.classic.group import ClassicGroup
 MOST_PENDING_MEMBERS = 20_000
 """The largest number of pending members of all groups together."""
 PENDING_MEMBER_BYTES = 900
-"""The memory of a pending member without its id, as measured on CPython 3.11 with 64 bits."""
+"""The memory of a pending member without its id, in bytes, measured on CPython 3.11 with 64 bits."""
 
 
 class PendingMembers:
-    """The pending members of all groups, oldest first. A member id is kept for its session timeout.
+    """The pending members of all groups, the oldest first. A pending member is kept for the session timeout of its
+    request.
 
-    If there are too many, the oldest ones expire early, and their clients get UNKNOWN_MEMBER_ID and ask for another id.
-    A flood of requests for ids therefore cannot keep a client out.
+    If there are more than the largest number, the oldest ones expire early. When their clients join, they get
+    UNKNOWN_MEMBER_ID and request another id. A flood of requests for ids therefore cannot permanently keep other
+    clients from joining.
     """
 
     def __init__(self, timers: Timers, most: int = MOST_PENDING_MEMBERS):
@@ -32,7 +34,7 @@ class PendingMembers:
         return len(self._expire_by_id)
 
     def add(self, group: ClassicGroup, member_id: str, timeout_ms: int, expired: Callable[[], None]) -> None:
-        """Add a pending member. Call `expired` if it has not joined within `timeout_ms`."""
+        """Add a pending member. If it does not join within `timeout_ms`, remove it and call `expired`."""
         while len(self._expire_by_id) >= self._most:
             self.expire_oldest()
         expire = partial(self._expire, group, member_id, expired)
@@ -41,7 +43,7 @@ class PendingMembers:
         self._expire_by_id[member_id] = expire
 
     def forget(self, group: ClassicGroup, member_id: str) -> bool:
-        """Remove a member that has joined or left. Return False if it is not pending."""
+        """Remove a pending member, because it has joined or left. Return False if it is not pending."""
         timer = group.pending_members.pop(member_id, None)
         if timer is None:
             return False

@@ -1,4 +1,4 @@
-"""The reader of a classic group's row. `encoder` writes the row."""
+"""The functions that make a classic group from its row. `encoder` writes the row."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,15 +10,15 @@ from kbroker.group.group import Group
 
 
 def apply_row(group: Group | None, key: Any, value: Any) -> Group | None:
-    """Return the group that the row describes. A tombstone ends a classic group; it does not end a group of another
-    kind."""
+    """Return the group that the row describes. For a tombstone, return None if `group` is a classic group, else `group`
+    unchanged."""
     if value is not None:
         return restore_group(key.group, value)
     return None if isinstance(group, ClassicGroup) else group
 
 
 def restore_group(group_id: str, value: Any) -> ClassicGroup:
-    """Return the group that a row describes. It is Stable if the row has members, else Empty."""
+    """Return the classic group that a row describes. Its state is Stable if the row has members, else Empty."""
     group = ClassicGroup(
         group_id,
         state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
@@ -34,7 +34,7 @@ def restore_group(group_id: str, value: Any) -> ClassicGroup:
                 row.group_instance_id,
                 row.client_id,
                 row.client_host,
-                # Version 0 has no rebalance timeout, so the session timeout is used for both.
+                # Version 0 of the row has no rebalance timeout. The session timeout is used instead.
                 row.rebalance_timeout or row.session_timeout,
                 row.session_timeout,
                 [(value.protocol or '', row.subscription)],

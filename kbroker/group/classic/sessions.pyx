@@ -1,4 +1,4 @@
-"""The sessions of classic members. Each request of a member restarts its session timeout."""
+"""The sessions of the members of classic groups. Each request of a member restarts its session timeout."""
 from functools import partial
 
 from libc.stdint cimport int64_t
@@ -18,7 +18,8 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 cdef class Sessions:
-    """The sessions of one shard. `on_silence(group, member)` is called when a member's session ends."""
+    """The sessions of all members of classic groups in one shard. When a member's session ends, `on_silence(group,
+    member)` is called."""
 
     def __init__(self, Clock clock not None, Timers timers not None, on_silence):
         self._clock = clock
@@ -26,9 +27,11 @@ cdef class Sessions:
         self._on_silence = on_silence
 
     cpdef restart(self, ClassicGroup group, Member member, int64_t timeout_ms=OWN_TIMEOUT):
-        """Expect the next request of the member within `timeout_ms`, by default its session timeout.
+        """Restart the member's session: expect the member's next request within `timeout_ms`, by default its session
+        timeout.
 
-        A timer that is due earlier keeps running. When it is due, it is started again for the remaining time.
+        If the session's timer ends earlier than the session, it keeps running. When it ends, it is started again for
+        the remaining time.
         """
         if timeout_ms == OWN_TIMEOUT:
             timeout_ms = member.session_timeout_ms
@@ -41,8 +44,8 @@ cdef class Sessions:
         self.await_life(group, member, timeout_ms)
 
     cpdef touch(self, Group group, str member_id):
-        """Restart the session of a classic member after an offset commit. In other kinds of groups, only heartbeats do
-        that."""
+        """Restart the session of a classic group's member after an offset commit. In other kinds of groups, only
+        heartbeats restart a session."""
         cdef ClassicGroup classic
         if not isinstance(group, ClassicGroup):
             return
