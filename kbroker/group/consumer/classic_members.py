@@ -1,8 +1,10 @@
-"""Members that speak the classic protocol, in groups of any kind: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""The requests of the classic protocol (JoinGroup, SyncGroup, Heartbeat and LeaveGroup), whatever the kind of their
+group.
 
-`membership` serves the classic groups. A classic member joins a consumer group by the steps of a heartbeat, with
-functions of its own in the table of the kind (`joining_kind`). Its generation is its member epoch. The group has no
-leader: the group's assignor computes the assignments.
+For a classic group, `membership` serves the request. A member that speaks the classic protocol can also join a consumer
+group. Its JoinGroup is then served by the steps of a heartbeat, with the table of functions that `joining_kind`
+returns. The member's generation is its member epoch. A consumer group has no leader: the broker's assignor computes the
+assignments.
 """
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message
 
 VERSION_WITH_MEMBER_ID_REQUIRED = 4
-"""The first version of JoinGroup in which a client without a member id asks for one first (KIP-394)."""
+"""The first version of JoinGroup in which a client without a member id must request one before it joins (KIP-394)."""
 
 PASS_ON = object()
-"""The reply of an operation that leaves the request to `membership`, because the group is a classic one."""
+"""The reply of an operation that passes the request on to `membership`, because the group is a classic group."""
 
 
 class Join(NamedTuple):
@@ -48,7 +50,8 @@ class Join(NamedTuple):
 
 
 class JoinFields(NamedTuple):
-    """The fields of a JoinGroup under the names of a heartbeat. `is_new_id` is set if the request has no member id."""
+    """The fields of a JoinGroup under the names that a heartbeat's fields have. `is_new_id` is true if the JoinGroup
+    has no member id."""
 
     group_id: str
     member_id: str
@@ -63,7 +66,7 @@ class JoinFields(NamedTuple):
 
 
 class ClassicMembers:
-    """The requests of the classic protocol in a shard. `kind` is the table of the consumer groups."""
+    """The requests of the classic protocol in one shard. `kind` is the table of functions for consumer groups."""
 
     def __init__(self, place: Place, kind: Kind, migration: Migration, membership: Membership):
         self.place = place
@@ -72,13 +75,14 @@ class ClassicMembers:
         self.heartbeats = Heartbeats(place, self.joining_kind(kind))
 
     def joining_kind(self, kind: Kind) -> Kind:
-        """Return the table of the consumer groups with the functions for a JoinGroup that is served as a heartbeat."""
+        """Return a copy of `kind`, the table of functions for consumer groups, that serves a JoinGroup as a
+        heartbeat."""
         return replace(kind, find=find_joining, successor=successor_by_join, reply=join_response,
                        after=self.after_join)
 
     def _in_line(self, group_id: str, operation: Operation, pass_on: Callable[[], None], done: Completion) -> None:
-        """Run an operation in the group's next turn. If it replies PASS_ON, call `pass_on` instead of completing
-        `done`."""
+        """Run an operation in the group's next turn. Complete `done` with the operation's reply, or call `pass_on` if
+        the reply is PASS_ON."""
         def ended(error: KafkaError | None, reply: object) -> None:
             if error is not None or reply is not PASS_ON:
                 complete(done, error, reply)
@@ -115,7 +119,8 @@ class ClassicMembers:
         self._in_line(join.request.group_id, partial(self.serve_join, join), partial(self._join_now, join, done), done)
 
     def serve_join(self, join: Join, group: Group | None) -> Steps[Outcome] | Outcome:
-        """Let a member join a consumer group that has members, or end a modern group that has none: an operation.
+        """Serve a JoinGroup to a modern group, as an operation. A member joins a consumer group that has members. A
+        modern group without members ends, and `membership` serves the request.
 
         Raises INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST.
@@ -149,8 +154,8 @@ class ClassicMembers:
         return (yield from self._downgrade_before(group, last, fields))
 
     def _check_protocols(self, group: ConsumerGroup, request: Any) -> None:
-        """Raise INCONSISTENT_GROUP_PROTOCOL unless the member offers an assignor that all classic members of the group
-        offer."""
+        """Raise INCONSISTENT_GROUP_PROTOCOL unless the member is a consumer with an assignor that all classic members
+        of the group offer, and the settings allow migration."""
         if self.migration.policy != DISABLED and request.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
                 group.protocol_counts.get(protocol.name, 0) == group.classic_count for protocol in request.protocols):
             return
@@ -161,8 +166,8 @@ class ClassicMembers:
             f'{self.migration.policy}')
 
     def _last_of_consumer_protocol(self, group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-        """Return the static member that the request replaces if it is the last one that speaks the consumer protocol;
-        else None."""
+        """Return the static member that the request replaces, if it is the last member that speaks the consumer
+        protocol. Otherwise, return None."""
         request = call.request
         known = group.members.get(group.instances.get(request.instance_id or '', ''))
         if known is None or known.classic is not None or not request.is_new_id:
@@ -170,8 +175,8 @@ class ClassicMembers:
         return known if self.migration.may_replace_last(group) else None
 
     def _downgrade_before(self, group: ConsumerGroup, last: ConsumerMember, call: Call) -> Steps[Outcome]:
-        """Make a classic group of the members. It serves the JoinGroup afterwards, which replaces the static member
-        `last`."""
+        """Replace the consumer group by a classic group with the same members. The classic group then serves the
+        JoinGroup, which replaces the static member `last`."""
         is_at_rest = group.epoch == group.assignment_epoch and all([
             member.held.is_reconciled_to(group.epoch) for member in group.members.values() if member is not last])
         members = [without_consumer_fields(member, call.classic) if member is last else member
@@ -184,11 +189,12 @@ class ClassicMembers:
         self._arm(SYNC, draft.group.group_id, draft.member)
 
     def _arm(self, kind: str, group_id: str, member: ConsumerMember) -> None:
-        """Fence the member unless it sends a request of this kind within its rebalance timeout."""
+        """Arm the deadline that fences the member unless it sends a JoinGroup or SyncGroup, according to `kind`, within
+        its rebalance timeout."""
         self.place.deadlines.arm(kind, group_id, member.member_id, member.rebalance_timeout_ms,
                                  partial(self.heartbeats.submit_fence, group_id, member.member_id, None))
 
-    # SyncGroup and Heartbeat read the adopted group, so they need no turn
+    # SyncGroup and Heartbeat only read the group, so they need no turn
 
     def sync(self, request: Any, done: Completion) -> None:
         """Serve a SyncGroup.
@@ -231,8 +237,8 @@ class ClassicMembers:
             self._call_to_join(group.group_id, member)
 
     def _classic_member(self, group: ConsumerGroup, request: Any) -> ConsumerMember:
-        """Return the classic member that sent the request. Raise ILLEGAL_GENERATION unless the generation is its member
-        epoch."""
+        """Return the classic member that sent the request. Raise ILLEGAL_GENERATION unless the request's generation is
+        the member's epoch."""
         if request.group_instance_id is None:
             member = group.member(request.member_id)
         else:
@@ -247,7 +253,8 @@ class ClassicMembers:
     def _is_behind(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Return whether the member has to join again to get its assignment.
 
-        If all members of the group are classic, no heartbeat computes new targets, so the next JoinGroup does.
+        If all members of the group are classic members, no ConsumerGroupHeartbeat computes new targets. A member must
+        then also join again if new targets can be computed, because its JoinGroup computes them.
         """
         if group.assignment_epoch > member.epoch:
             return True
@@ -256,7 +263,7 @@ class ClassicMembers:
             or self.heartbeats.is_due(group))
 
     def _call_to_join(self, group_id: str, member: ConsumerMember) -> None:
-        """Raise REBALANCE_IN_PROGRESS, and expect a JoinGroup within the rebalance timeout."""
+        """Raise REBALANCE_IN_PROGRESS. Fence the member unless it sends a JoinGroup within its rebalance timeout."""
         if not self.place.deadlines.is_armed(JOIN, group_id, member.member_id):
             self._arm(JOIN, group_id, member)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f'member {member.member_id} has to join again')
@@ -264,7 +271,8 @@ class ClassicMembers:
     # LeaveGroup
 
     def leave_classic(self, request: Any) -> Generator[object, None, Any]:
-        """Serve a LeaveGroup, in parts: remove the members that it names, of both protocols. Return the response."""
+        """Serve a LeaveGroup in parts, and return the response. Remove the members that the request names, whichever
+        protocol they speak."""
         group_id = request.group_id
         while isinstance(self.place.shard.groups.get(group_id), ConsumerGroup):
             error, reply = yield from result_of(lambda done: self.place.turns.submit(
@@ -300,7 +308,8 @@ class ClassicMembers:
 
 
 def find_joining(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-    """Return the member that joins; None for a new member. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the existing member that a JoinGroup is from; None for a new member. Raise UNKNOWN_MEMBER_ID or
+    FENCED_INSTANCE_ID if the request names a member id that its instance id does not have."""
     request = call.request
     if request.instance_id is None:
         return group.members.get(request.member_id)
@@ -310,7 +319,7 @@ def find_joining(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
 
 
 def successor_by_join(before: ConsumerMember, request: Any) -> ConsumerMember:
-    """Return a static member under the id of the request."""
+    """Return the member `before` under the member id of the request."""
     return before if before.member_id == request.member_id else renamed(before, request.member_id)
 
 
@@ -330,7 +339,8 @@ class Named(NamedTuple):
 
 
 def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
-    """Return the member to remove. An administrator names a static member by its instance id alone.
+    """Return the member that a LeaveGroup asks to remove. An administrator names a static member only by its instance
+    id.
 
     Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
@@ -341,7 +351,8 @@ def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
 
 
 def join_fields(join: Join, migration: Migration) -> Call:
-    """Return a JoinGroup as a heartbeat. Raise INCONSISTENT_GROUP_PROTOCOL unless its metadata is that of a consumer.
+    """Convert a JoinGroup to a heartbeat. Raise INCONSISTENT_GROUP_PROTOCOL unless its metadata is the subscription of
+    a consumer.
     """
     request = join.request
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
@@ -367,5 +378,6 @@ def join_fields(join: Join, migration: Migration) -> Call:
 
 
 def no_topic(_name: str) -> bool:
-    """Return False. A classic member has no regular expression, so no rights to topics are needed."""
+    """Return False: the client may describe no topic. The rights are needed only for regular expressions, which classic
+    members do not have."""
     return False

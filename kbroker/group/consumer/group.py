@@ -1,4 +1,4 @@
-"""A consumer group (KIP-848): its members, assignments and regular expressions, as its rows have made them."""
+"""The state of a consumer group (KIP-848): members, assignments and regular expressions. Only rows change it."""
 from __future__ import annotations
 
 from collections import Counter
@@ -22,7 +22,7 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
-    """A consumer group. Its rows can be read in any order, because a compaction may reorder them."""
+    """A consumer group. Its rows can be applied in any order, because compaction may reorder them."""
 
     group_type = 'consumer'
     member_class = ConsumerMember
@@ -31,18 +31,19 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.has_partition_metadata = False
-        """The group has the obsolete row that brokers before Kafka 4.1 wrote."""
+        """True if the group has a row of the obsolete type that brokers before Kafka 4.1 wrote."""
         self.regexes: dict[str, int] = {}
-        """The number of members that have each regular expression."""
+        """Maps each regular expression to the number of members that subscribe to it."""
         self.resolved: dict[str, Resolved] = {}
         self.classic_count = 0
         """The number of members that speak the classic protocol."""
         self.protocol_counts: dict[str, int] = {}
-        """The number of classic members that offer each assignor."""
+        """Maps the name of each assignor to the number of classic members that offer it."""
         self._owners: dict[bytes, dict[int, int]] | None = None
-        """Topic id -> partition -> epoch of the member that holds the partition. None until `index_owners` has run."""
+        """The index of owners: maps topic id -> partition -> epoch of the member that holds the partition. None until
+        `index_owners` has run."""
         self._own_topics: set[bytes] = set()
-        """The topics whose entries of `_owners` this copy does not share with its original."""
+        """The ids of the topics whose entries in `_owners` are not shared with another copy of the group."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -57,8 +58,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     # Subscriptions
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Return the topics that the member subscribes to. A regular expression that is not resolved yet adds no
-        topics."""
+        """Return the names of the topics that the member subscribes to. A regular expression whose topics are not known
+        yet adds none."""
         resolved = self.resolved.get(member.regex)
         if resolved is None or not resolved.topics:
             return member.names
@@ -78,8 +79,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return filter(is_kept, names)
 
     def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
-        """Return the regular expression that loses its last subscriber when `after` replaces `before`; None if there is
-        none."""
+        """Return the regular expression that has no subscriber any more when the member `after` replaces `before`.
+        Return None if no expression loses its last subscriber."""
         if before is None or not before.regex or (after is not None and after.regex == before.regex):
             return None
         return before.regex if self.regexes[before.regex] == 1 else None
@@ -87,7 +88,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     # Owners of partitions
 
     def index_owners(self) -> Steps[None]:
-        """Build the index of owners, in parts. `owner` reads it."""
+        """Build the index of owners in parts, if it is not built yet. `owner` reads the index."""
         if self._owners is not None:
             return
         owners: dict[bytes, dict[int, int]] = {}
@@ -101,7 +102,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         self._own_topics = set(owners)
 
     def owner(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of the member to which a partition is assigned or pending revocation; FREE if there is none.
+        """Return the epoch of the member that holds a partition: it is assigned to the member, or the member has not
+        confirmed its revocation. Return FREE if no member holds the partition.
         """
         assert self._owners is not None
         partitions = self._owners.get(topic_id)
@@ -117,7 +119,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
                    for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
 
     def _own(self, topic_id: bytes) -> dict[int, int]:
-        """Return the owners of a topic's partitions so that they can be changed. Copy them first if they are shared."""
+        """Return the topic's entry in the index of owners for a change. Copy the entry first if another copy of the
+        group shares it."""
         assert self._owners is not None
         if topic_id in self._own_topics:
             return self._owners[topic_id]
@@ -126,7 +129,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return own
 
     def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
-        """Update the index of owners when `after` replaces `before`."""
+        """Update the index of owners when the member `after` replaces `before`. None means that there is no such
+        member."""
         assert self._owners is not None
         if before is not None:
             for partitions in (before.held.assigned, before.held.pending):
@@ -165,7 +169,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return self
 
     def resolve(self, regex: str, resolved: Resolved | None) -> Steps[None]:
-        """Set the topics that match a regular expression, in parts. If `resolved` is None, remove them."""
+        """Set the topics that match a regular expression. If `resolved` is None, remove the expression's topics. Work
+        in parts."""
         known = self.resolved.pop(regex, None)
         before = NO_TOPICS if known is None else known.topics
         after = NO_TOPICS if resolved is None else resolved.topics
@@ -216,7 +221,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return found
 
     def subscription_tombstones(self, gone: list[ConsumerMember]) -> list[Row]:
-        """Return the tombstones of the regular expressions that only the members in `gone` have."""
+        """Return the tombstones of the regular expressions to which only the members in `gone` subscribe."""
         counts = Counter(member.regex for member in gone)
         return [rows.regex_tombstone(self.group_id, regex)
                 for regex, count in counts.items() if regex and self.regexes[regex] == count]
@@ -239,11 +244,12 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
 
 
 NEVER = 2**31
-"""An epoch higher than every epoch of a group."""
+"""A number that is higher than every epoch."""
 
 
 def since_epoch(member: ConsumerMember, topic_id: bytes, partition: int) -> int:
-    """Return the assignment epoch of a partition; NEVER if the member does not have the partition."""
+    """Return the assignment epoch of a member's partition: the epoch in which the member got it. Return NEVER if the
+    member does not have the partition."""
     for partitions in (member.held.assigned, member.held.pending):
         epochs: Mapping[int, int] | None = partitions.get(topic_id)
         if epochs is not None and partition in epochs:

@@ -1,4 +1,4 @@
-"""The heartbeats of consumer groups (KIP-848): the functions that `modern/heartbeat` calls for this kind."""
+"""The functions that `modern/heartbeat` calls for heartbeats of consumer groups (KIP-848)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -39,13 +39,13 @@ ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_a
 NO_TIMEOUT = -1
 
 LONG_ASSIGNMENT = 500
-"""A number of topics. If a member has more of them, its row and its response are encoded in a part of their own."""
+"""The largest number of topics in an assignment that is encoded without a yield before and after it."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 
 
 class ConsumerSteps:
-    """The functions of the table that use the parts of the coordinator."""
+    """The functions of the table of consumer groups that use parts of the coordinator."""
 
     def __init__(self, place: Place, regexes: Regexes, migration: Migration):
         self.place = place
@@ -53,7 +53,7 @@ class ConsumerSteps:
         self.migration = migration
 
     def kind(self) -> Kind:
-        """Return the table of the functions for consumer groups."""
+        """Return the table of functions for consumer groups."""
         return Kind(
             ConsumerGroup, Draft, max_size=max_size, find=find_member, fields=fields_of, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
@@ -61,7 +61,8 @@ class ConsumerSteps:
             after=self.after, successor=successor, after_failed_join=self.migration.abandon_upgrade)
 
     def replace_other(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
-        """Replace a classic group that has no members. Upgrade one that has members: they stay in the group."""
+        """Return the consumer group that replaces a classic group, and its rows. If the classic group has members,
+        upgrade the group with its members."""
         if not isinstance(found, ClassicGroup):
             raise not_found(found.group_id)
         if found.is_empty:
@@ -92,8 +93,8 @@ class ConsumerSteps:
 
     def topic_ids(self, group: ConsumerGroup, member: ConsumerMember,
                   partitions: dict[bytes, int]) -> Steps[frozenset[bytes]]:
-        """Return the ids of the existing topics that a member subscribes to. Add the topics' numbers of partitions to
-        `partitions`."""
+        """Return the ids of the existing topics that a member subscribes to. Store each topic's number of partitions in
+        `partitions`, by topic id."""
         pace, find = Pace(), self.place.changes.topics.topic
         found = set()
         for name in group.topics_of(member):
@@ -125,7 +126,7 @@ class ConsumerSteps:
                 yield
 
     def after(self, draft: ConsumerDraft, call: Call) -> None:
-        """Resolve the regular expressions of the group, if they are due."""
+        """Resolve the group's regular expressions if it is time to do so."""
         self.regexes.look_after(self.place, draft.group.group_id, call.may_describe)
 
 
@@ -134,8 +135,8 @@ def max_size(config: Config) -> int:
 
 
 def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-    """Return the member that sent the request; None for a new member. A static member that returns is found by its
-    instance.
+    """Return the member that sent the request; None for a new member. Find a static member that returns by its instance
+    id.
 
     Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
     """
@@ -155,7 +156,8 @@ def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
 
 
 def successor(before: ConsumerMember, request: Any) -> ConsumerMember:
-    """Return a static member that joins again after it has left, or after it was a classic member."""
+    """Return the member as it continues after the request. A static member that joins again after it has left, or after
+    it spoke the classic protocol, gets the member id of the request. Any other member is returned unchanged."""
     if request.instance_id is None or request.member_epoch != JOIN_EPOCH or (
             before.classic is None and before.epoch != LEAVE_FOR_A_WHILE_EPOCH):
         return before
@@ -163,12 +165,13 @@ def successor(before: ConsumerMember, request: Any) -> ConsumerMember:
 
 
 def renamed(before: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Return a static member under a new id. Its epoch is 0 again, because the client does not know the assignment."""
+    """Return a static member under a new member id. Its member epoch is reset to 0, because the client does not know
+    its assignment."""
     return replace(before, member_id=member_id, held=replace(before.held, epoch=0, previous_epoch=0))
 
 
 def fields_of(call: Call) -> dict[str, Any]:
-    """Return the fields of a member that the request sets."""
+    """Return the fields of the member that the request sets, by name."""
     request = call.request
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': call.classic}
     if call.names is not None:
@@ -185,8 +188,8 @@ def fields_of(call: Call) -> dict[str, Any]:
 
 
 def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
-    """Return whether the changed subscription needs a new epoch. Remove the row of a regular expression without a
-    subscriber.
+    """Return whether the member's subscription has changed so that the group needs a new epoch. If a regular expression
+    has lost its last subscriber, add the tombstone of its row to the draft.
 
     Raises INVALID_REGULAR_EXPRESSION.
     """
@@ -204,7 +207,8 @@ def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
 
 
 def reply(draft: ConsumerDraft, call: Call, interval_ms: int) -> Any:
-    """Return the response, with the assignment if the request has all fields."""
+    """Return the response to the heartbeat. It has the assignment if the member joins, if the request has all fields,
+    or if the assignment has changed."""
     request = call.request
     is_full = request.rebalance_timeout_ms != NO_TIMEOUT and request.topic_partitions is not None and (
         call.names is not None or request.subscribed_topic_regex is not None)
@@ -217,13 +221,14 @@ def farewell(request: Any) -> Any:
 
 
 def is_idle(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return False for a classic member, and if the group has regular expressions, which may be due to be resolved
-    again."""
+    """Return False if the member is a classic member, or if the group has regular expressions, because it may be time
+    to resolve them again. Otherwise, return True."""
     return member.classic is None and not group.regexes
 
 
 def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
-    """Return the static member that sent the request. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the static member that sent the request. Raise UNKNOWN_MEMBER_ID if the group does not have its instance
+    id, FENCED_INSTANCE_ID if another member id has this instance id."""
     known_id = group.instances.get(request.instance_id)
     if known_id is None:
         raise unknown_member(group, request.member_id)
@@ -234,17 +239,18 @@ def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
-    """Return the assignor that most members ask for, of those that the broker has. If no member asks for one, return
-    the broker's first assignor."""
+    """Return the assignor that most members prefer. Assignors that the broker does not have are ignored. If no member
+    prefers one of `assignors`, which are the broker's assignors, return the first of these."""
     votes = Counter([member.assignor for member in members])
     known = [name for name in votes if name is not None and name in assignors]
     return max(known, key=votes.__getitem__, default=assignors[0])
 
 
 def owned_partitions(request: Any) -> Target | None:
-    """Return the partitions that the member reports to own; None if the request has no list of them.
+    """Return the partitions that the member reports as its own, by topic id; None if the request has no list of
+    partitions.
 
-    As in Kafka, a topic may be named twice: the partitions of both entries count.
+    As in Kafka, the request may list a topic several times. The partitions of all its entries are included.
     """
     if request.topic_partitions is None:
         return None

@@ -1,4 +1,4 @@
-"""The values of a consumer group."""
+"""The values that the state of a consumer group consists of."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,21 +9,22 @@ from kbroker.base.object_memory import memory_of
 from kbroker.group.modern.group import ModernMember
 
 Target = Mapping[bytes, frozenset[int]]
-"""The partitions that a member should have, by topic id."""
+"""The partitions that a member should have: maps each topic id to partition numbers."""
 
 NOTHING: Target = {}
 
 
 class ClassicFields(NamedTuple):
-    """The fields of a member that speaks the classic protocol. `protocols` has its assignors with their metadata, best
-    first."""
+    """The fields that only a member that speaks the classic protocol has. `protocols` has a pair of name and metadata
+    for each assignor that the member offers, the preferred one first."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class Resolved(NamedTuple):
-    """The topics that match a regular expression, the version of the metadata, and the wall time of the search."""
+    """The topics that matched a regular expression when it was resolved, with the metadata version and the wall time of
+    the resolution."""
 
     topics: frozenset[str]
     version: int
@@ -32,7 +33,7 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember(ModernMember[bytes]):
-    """A member of a consumer group. `regex` is empty if the member has no regular expression."""
+    """A member of a consumer group. `regex` is empty if the member does not subscribe with a regular expression."""
 
     regex: str = ''
     rebalance_timeout_ms: int = -1
@@ -52,6 +53,6 @@ class ConsumerMember(ModernMember[bytes]):
 
     @property
     def revocation_timeout_ms(self) -> int | None:
-        """The rebalance timeout. It is None for a classic member, whose next JoinGroup is the confirmation and has its
-        own deadline."""
+        """The rebalance timeout in ms; None for a classic member. A classic member confirms a revocation by its next
+        JoinGroup, which has another deadline."""
         return self.rebalance_timeout_ms if self.classic is None else None

@@ -1,8 +1,10 @@
-"""Migration of a group with members between the classic and the consumer protocol, one member after the other.
+"""Migration of a group between the classic and the consumer protocol while it has members. Its members change the
+protocol one after the other.
 
-An upgrade makes a classic group a consumer group when a member of the consumer protocol joins it. A downgrade makes a
-consumer group a classic group when its last member of the consumer protocol goes. The offsets stay, because they belong
-to the group id.
+* An upgrade makes a classic group a consumer group when a member that speaks the consumer protocol joins it.
+* A downgrade makes a consumer group a classic group when the last member that speaks the consumer protocol leaves it.
+
+The group's offsets stay, because they belong to the group id.
 """
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ DOWNGRADE_POLICIES = frozenset(('bidirectional', 'downgrade'))
 DISABLED = 'disabled'
 NO_TIME = 0
 ROWS_A_PART = 16
-"""The rows that are made or applied between two yields."""
+"""The number of rows that are made or applied between two yields."""
 
 
 class Migration:
-    """The migrations of the groups in a shard. `membership` has the classic groups."""
+    """The migrations of the groups in a shard. `membership` serves the classic groups."""
 
     def __init__(self, place: Place, membership: Membership):
         self._place = place
@@ -55,9 +57,10 @@ class Migration:
     # Upgrade
 
     def upgrade(self, classic: ClassicGroup) -> Steps[tuple[ConsumerGroup, list[Row]]]:
-        """Make a consumer group of a classic group with members. Return it with its rows, and end the classic group.
+        """Make a consumer group from a classic group with members, and end the classic group. Return the consumer group
+        and its rows.
 
-        The members keep their last assignment. Parked joins and syncs are answered with REBALANCE_IN_PROGRESS.
+        The members keep their assignments. Parked JoinGroup and SyncGroup requests get the error REBALANCE_IN_PROGRESS.
 
         Raises GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if the group changes
         before the upgrade is complete.
@@ -79,12 +82,12 @@ class Migration:
         return group, [*classic.tombstones(), *found]
 
     def abandon_upgrade(self, group_id: str) -> None:
-        """Continue the classic group if its upgrade was not stored."""
+        """Continue the classic group, because its upgrade was not stored."""
         self._membership.revive(group_id)
 
     def _upgraded_members(self, classic: ClassicGroup) -> Steps[list[ConsumerMember]]:
-        """Return the members as members of a consumer group. Raise GROUP_ID_NOT_FOUND if the metadata of one cannot be
-        read."""
+        """Convert all members of the classic group to members of a consumer group. Raise GROUP_ID_NOT_FOUND if a
+        member's metadata cannot be read."""
         pace, owned, members = Pace(), set[tuple[bytes, int]](), []
         for member in list(classic.members.values()):
             upgraded = self._upgraded(classic, member)
@@ -109,7 +112,8 @@ class Migration:
             raise _not_upgraded(classic, f'it has {len(classic.members)} members, expected at most {most}')
 
     def _upgraded(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
-        """Return the member as a member of a consumer group. Raise GROUP_ID_NOT_FOUND if its metadata cannot be read.
+        """Convert a member of the classic group to a member of a consumer group. Raise GROUP_ID_NOT_FOUND if its
+        metadata cannot be read.
         """
         try:
             subscription = decode_message(messages.ConsumerProtocolSubscription, member.protocols[0][1])
@@ -126,7 +130,7 @@ class Migration:
                 topic_id: dict.fromkeys(sorted(partitions), epoch) for topic_id, partitions in assigned.items()}))
 
     def _partitions_of(self, classic: ClassicGroup, assignment: bytes) -> Target:
-        """Return the partitions of an assignment. Leave out topics that do not exist."""
+        """Decode an assignment, and return its partitions by topic id. Omit topics that do not exist."""
         if not assignment:
             return NOTHING
         message = decode_message(messages.ConsumerProtocolAssignment, assignment)
@@ -135,7 +139,7 @@ class Migration:
         return self.by_id((topic.topic, topic.partitions) for topic in message.assigned_partitions)
 
     def by_id(self, topics: Iterable[tuple[str, Iterable[int]]]) -> dict[bytes, frozenset[int]]:
-        """Return the partitions by the ids of their topics. Leave out topics that do not exist."""
+        """Return {topic id: partitions} for pairs of a topic name and partitions. Omit topics that do not exist."""
         found: dict[bytes, frozenset[int]] = {}
         for name, partitions in topics:
             topic = self._topics.topic(name)
@@ -146,26 +150,26 @@ class Migration:
     # Downgrade
 
     def may_downgrade(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> bool:
-        """Return whether the group becomes a classic group without the members in `gone`: all that remain are classic
-        members."""
+        """Return whether the group becomes a classic group when the members in `gone` leave. All remaining members must
+        be classic members."""
         left = len(group.members) - len(gone)
         gone_classic = sum([member.classic is not None for member in gone])
         return (0 < left <= min(self._config.group_max_size, MOST_MEMBERS)
                 and left == group.classic_count - gone_classic and self.policy in DOWNGRADE_POLICIES)
 
     def may_replace_last(self, group: ConsumerGroup) -> bool:
-        """Return whether the group becomes a classic group when a classic member replaces a member of the consumer
-        protocol.
+        """Return whether the group becomes a classic group when a classic member replaces a member that speaks the
+        consumer protocol.
 
-        That requires that all other members are classic.
+        All other members must be classic members.
         """
         return (group.classic_count == len(group.members) - 1 and self.policy in DOWNGRADE_POLICIES
                 and len(group.members) <= min(self._config.group_max_size, MOST_MEMBERS))
 
     def downgrade_without(self, group: ConsumerGroup, gone: list[ConsumerMember],
                           reply: object) -> Steps[Outcome | None]:
-        """Make a classic group if `gone` has the last members of the consumer protocol. Return None if the group keeps
-        its kind."""
+        """If the group becomes a classic group when the members in `gone` leave, downgrade it and return the outcome.
+        Return None if it stays a consumer group."""
         if not self.may_downgrade(group, gone):
             return None
         everyone, gone_ids = list(group.members.values()), {member.member_id for member in gone}
@@ -174,10 +178,11 @@ class Migration:
 
     def downgrade(self, group: ConsumerGroup, members: list[ConsumerMember], reply: object,
                   disarmed: list[ConsumerMember], *, rebalances: bool) -> Steps[Outcome]:
-        """Make a classic group of `members`. It rebalances at once if `rebalances` is true.
+        """Replace the consumer group by a classic group with `members`. The classic group immediately rebalances if
+        `rebalances` is true.
 
-        The deadlines of the members in `disarmed` end with the consumer group. Raises UNKNOWN_SERVER_ERROR if the
-        classic group's row is too large.
+        Cancel the deadlines of the members in `disarmed`. Raise UNKNOWN_SERVER_ERROR if the classic group's row is too
+        large.
         """
         classic, found = yield from self._downgraded_group(group, members, self._place.clock.wall_ms())
         return Outcome(found, reply, partial(self._after_downgrade, group.group_id, disarmed, rebalances), classic)
@@ -187,7 +192,8 @@ class Migration:
         self._place.long_work.start(self._disarm(group_id, members))
 
     def _disarm(self, group_id: str, members: list[ConsumerMember]) -> Steps[None]:
-        """Cancel the deadlines of members, in parts. Skip a member that is in a consumer group again."""
+        """Cancel the deadlines of the members in parts. Skip members that have joined a new consumer group with the
+        same id."""
         for number, member in enumerate(members):
             if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
@@ -197,7 +203,7 @@ class Migration:
 
     def _downgraded_group(self, group: ConsumerGroup, members: Iterable[ConsumerMember],
                           now_ms: int) -> Steps[tuple[ClassicGroup, list[Row]]]:
-        """Return a classic group of these members and its rows. The members' targets become their assignments."""
+        """Return a classic group with these members, and its rows. The members' targets become their assignments."""
         pace, found = Pace(), list[Row]()
         classic = ClassicGroup(group.group_id, state_since_ms=now_ms, state=GroupState.STABLE, generation=group.epoch)
         assignments: dict[str, bytes] = {}
@@ -220,7 +226,7 @@ class Migration:
         return classic, found
 
     def assignment_bytes(self, member: ConsumerMember, partitions: Mapping[bytes, Iterable[int]]) -> bytes:
-        """Return an assignment, encoded in the version that the member knows. Leave out topics that do not exist."""
+        """Encode an assignment in the version that the member supports. Omit topics that do not exist."""
         assert member.classic is not None
         topic_class = messages.ConsumerProtocolAssignment.TopicPartition
         topics = []
@@ -233,7 +239,7 @@ class Migration:
 
 
 def _names_of(members: list[ConsumerMember]) -> Steps[set[str]]:
-    """Return the topics that members subscribe to."""
+    """Return the names of all topics that the members subscribe to."""
     pace, names = Pace(), set[str]()
     for member in members:
         names |= member.names
@@ -243,7 +249,8 @@ def _names_of(members: list[ConsumerMember]) -> Steps[set[str]]:
 
 
 def _rows_of(classic: ClassicGroup, members: list[ConsumerMember], metadata_hash: int) -> Steps[list[Row]]:
-    """Return the rows of a classic group that is upgraded with these members, in Kafka's order."""
+    """Return the rows that replace a classic group by a consumer group with these members, in the same order as
+    Kafka."""
     group_id, found = classic.group_id, list[Row]()
     yield from _add_rows(found, (rows.member_row(group_id, member) for member in members))
     found.append(rows.epoch_row(group_id, classic.generation, metadata_hash))
@@ -267,7 +274,8 @@ def _downgraded(member: ConsumerMember, fields: ClassicFields, assignment: bytes
 
 
 def without_consumer_fields(member: ConsumerMember, fields: ClassicFields) -> ConsumerMember:
-    """Return the member as it is after it has changed to the classic protocol."""
+    """Return the member after its change to the classic protocol, without the fields that only the consumer protocol
+    has."""
     return replace(member, classic=fields, regex='', assignor=None)
 
 

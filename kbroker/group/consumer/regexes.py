@@ -1,7 +1,8 @@
-"""Regular expressions of consumer groups: when they are resolved, and the search for their topics, in parts.
+"""The resolution of regular expressions in the subscriptions of consumer groups: its times, and the search for the
+matching topics.
 
-All expressions of a group are resolved together, against the names of all topics. One group is resolved at a time. An
-operation in the group's next turn stores the result.
+All expressions of a group are resolved together, in parts, against the names of all topics. The expressions of only one
+group are resolved at a time. An operation in the group's next turn stores the result.
 """
 from __future__ import annotations
 
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_MS = 10_001
-"""The shortest time between two resolutions of a group. As in Kafka, it is more than 10 s."""
+"""The shortest time between two resolutions for a group, in ms. As in Kafka, it is more than 10 s."""
 MOST_ATTEMPTS = 1_000
-"""The number of attempts that are remembered before the old ones are dropped."""
+"""The number of remembered attempts at which attempts older than the shortest pause are forgotten."""
 
 MayDescribe = Callable[[str], bool]
 
 
 def compiled(regex: str) -> LinearPattern:
-    """Return the compiled expression. Raise INVALID_REGULAR_EXPRESSION."""
+    """Return the compiled regular expression. Raise INVALID_REGULAR_EXPRESSION if it cannot be compiled."""
     from kbroker.base.linear_pattern import LinearPattern, PatternError  # not imported at the start of the broker
     try:
         return LinearPattern(regex)
@@ -50,7 +51,7 @@ def compiled(regex: str) -> LinearPattern:
 
 
 class Regexes:
-    """The resolutions of the regular expressions of all groups."""
+    """The resolutions of regular expressions for all consumer groups."""
 
     def __init__(self, changes: TopicChanges, clock: Clock, config: Config, long_work: LongWork):
         self._changes = changes
@@ -58,15 +59,17 @@ class Regexes:
         self._config = config
         self._long_work = long_work
         self._wanted: dict[str, Callable[[], Steps[None]]] = {}
-        """The resolutions by group. The first one is in progress; the others wait for it."""
+        """Maps each group id to its requested resolution. The first resolution is in progress; the others wait until it
+        has ended."""
         self._attempts: dict[str, int] = {}
-        """The wall time of each attempt whose rows are not stored yet, by group."""
+        """Maps a group id to the wall time of its last attempt if the attempt's rows are not stored yet."""
 
     def __len__(self) -> int:
         return len(self._wanted)
 
     def look_after(self, place: Place, group_id: str, may_describe: MayDescribe) -> None:
-        """Resolve the expressions of a group, if they are due. Leave out topics for which `may_describe` returns False.
+        """Request a resolution of a group's regular expressions, if it is time for it. Topics for which `may_describe`
+        returns False do not match.
         """
         group = place.shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.regexes or not self._is_due(group):
@@ -111,7 +114,8 @@ class Regexes:
         turns.submit(group.group_id, partial(self._store, found), Callback(partial(self._stored, group.group_id)))
 
     def _store(self, found: Mapping[str, Resolved], group: Group | None) -> Steps[Outcome]:
-        """Store the topics that match the expressions: an operation. The next heartbeats of the members get them."""
+        """Store the topics that match the expressions of a group. This is an operation of a turn. The members' next
+        heartbeats take these topics into account."""
         if not isinstance(group, ConsumerGroup):
             return Outcome()
         rows: list[Row] = []
@@ -134,7 +138,8 @@ class Regexes:
         return Outcome(rows, group=made)
 
     def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
-        """Forget the time of the attempt if its rows are stored, because the rows have the time, too."""
+        """Forget the time of the group's attempt if its rows are stored, because the rows also have this time. Log the
+        error if they are not."""
         if error is None:
             self._attempts.pop(group_id, None)
         else:
@@ -154,7 +159,8 @@ class Regexes:
 
 
 def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[frozenset[str]]:
-    """Return the topics whose whole names match. Return no topics if the expression cannot be compiled any more."""
+    """Return the topics whose whole names match the expression. Return no topics if the expression, which was valid
+    when the member subscribed, cannot be compiled any more."""
     pace, found = Pace(), set()
     try:
         pattern = compiled(regex)

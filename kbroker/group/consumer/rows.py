@@ -1,4 +1,5 @@
-"""The rows of a consumer group: the functions that make them from the group's values, and that read them."""
+"""The functions that make the rows of a consumer group from the group's values, and the functions that read these
+rows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,7 @@ def member_row(group_id: str, member: ConsumerMember) -> Row:
 
 
 def read_member(member: ConsumerMember, value: Any) -> ConsumerMember:
-    """Return the member with the fields of its row."""
+    """Return a copy of the member with the fields that its row has."""
     classic = value.classic_member_metadata
     return replace(
         member, instance_id=value.instance_id, rack_id=value.rack_id, client_id=value.client_id,
@@ -84,8 +85,8 @@ def read_current(value: Any) -> Assigned[bytes]:
 
 
 def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
-    """Return partitions with their assignment epochs. In rows of brokers without KIP-1251, which have none,
-    `member_epoch` is used."""
+    """Return {topic id: {partition: assignment epoch}} for the topics in a row. If the row has no assignment epochs,
+    because a broker without KIP-1251 wrote it, use `member_epoch`."""
     found: dict[bytes, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -97,7 +98,7 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
 
 
 def regex_row(group_id: str, regex: str, resolved: Resolved, topics: list[str]) -> Row:
-    """Return the row of a regular expression. `topics` are its topics, sorted."""
+    """Return the row of a resolved regular expression. `topics` has the sorted names of the topics in `resolved`."""
     return (messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
             messages.ConsumerGroupRegularExpressionValue(
                 topics=topics, version=resolved.version, timestamp=resolved.at_ms))
@@ -115,7 +116,7 @@ def epoch_tombstone(group_id: str) -> Row:
 
 
 def partition_metadata_tombstone(group_id: str) -> Row:
-    """Return the tombstone of the row that brokers before Kafka 4.1 wrote."""
+    """Return the tombstone of the group's partition metadata, a row that only brokers before Kafka 4.1 wrote."""
     return messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
 
 
@@ -136,7 +137,7 @@ def current_tombstone(group_id: str, member_id: str) -> Row:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Row]:
-    """Return the tombstones of all rows of a member, in Kafka's order."""
+    """Return the tombstones of all rows of a member, in the same order as Kafka."""
     return [current_tombstone(group_id, member_id), target_tombstone(group_id, member_id),
             member_tombstone(group_id, member_id)]
 
