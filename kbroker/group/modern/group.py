@@ -1,7 +1,7 @@
-"""The common state of consumer, share and streams groups: epochs, members, targets, subscriptions.
+"""The state that consumer, share and streams groups have in common: epochs, members, targets and subscriptions.
 
-A member is a frozen value. Only rows change a group. A copy of a group costs a few dictionaries, however many members
-the rows change.
+A member is an immutable value. Only rows change a group. Copying a group therefore costs only copies of a few
+dictionaries, however many members are changed in the copy.
 """
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Key
 
 FIRST_EPOCH = 1
-"""The group epoch, and the assignment epoch, of a group without a row that has them."""
+"""The group epoch and the assignment epoch of a group that has no row with these epochs yet."""
 NO_ASSIGNMENT_EPOCH = -1
-"""The assignment epoch after the tombstone of its row."""
+"""The assignment epoch after a tombstone has deleted the row of the assignment epoch."""
 GONE_EPOCH = -1
-"""The epoch of a member whose assignment has a tombstone."""
+"""The epoch of a member after a tombstone has deleted the row of its assignment."""
 NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
-"""The memory of a member with its deadline and an empty assignment, measured on CPython 3.11 with 64 bits."""
+"""The memory in bytes of a member with its deadline and an empty assignment, measured on CPython 3.11 with 64 bits."""
 NAME_BYTES = 200
-"""The memory of one topic in a subscription, without its name."""
+"""The memory of one topic in a subscription, without the topic's name, in bytes."""
 PARTITION_BYTES = 250
-"""The memory of one partition of a member: in its target, in its assignment and in the index of owners."""
+"""The memory in bytes of one partition of a member: in the member's target, in its assignment and in the index of
+owners."""
 TOPIC_BYTES = 500
-"""The memory of one topic of which a member has partitions, without the partitions."""
+"""The memory of one topic of which a member has partitions, without these partitions, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernMember(Generic[Key]):
-    """A member with the fields that members of every kind of group have."""
+    """A member of a modern group: the fields that are the same for every kind of group."""
 
     member_id: str
     instance_id: str | None = None
@@ -43,7 +44,7 @@ class ModernMember(Generic[Key]):
     client_id: str = ''
     client_host: str = ''
     names: frozenset[str] = frozenset()
-    """The topics that the member subscribes to by name."""
+    """The names of the topics that the member subscribes to, without the topics of a regular expression."""
     held: Assigned[Key] = field(default_factory=Assigned)
 
     @property
@@ -52,7 +53,7 @@ class ModernMember(Generic[Key]):
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the member. It excludes the names of its topics, which members share."""
+        """The memory of the member in bytes, without the names of its topics, which members share."""
         held_bytes = MEMBER_BYTES + sum(map(memory_of, (self.member_id, self.instance_id, self.rack_id, self.client_id,
                                                         self.client_host)))
         for numbers in (self.held.assigned, self.held.pending):
@@ -61,25 +62,26 @@ class ModernMember(Generic[Key]):
 
     @property
     def own_session_timeout_ms(self) -> int | None:
-        """The session timeout that the member has chosen; None if the group's timeout applies."""
+        """The session timeout that the member has chosen, in ms. None if the group's timeout applies."""
         return None
 
     @property
     def revocation_timeout_ms(self) -> int | None:
-        """The time in which the member must confirm that it has given up partitions or tasks; None if it need not
-        confirm."""
+        """The time in ms within which the member must confirm that it has given up partitions or tasks. None if it need
+        not confirm."""
         return None
 
 
 M = TypeVar('M', bound=ModernMember[Any])
 T = TypeVar('T')
-"""The target of a member."""
+"""The type of a member's target: the partitions or tasks that the member should have."""
 
 RowHandler = Callable[[Any, Any, Any], Group | None]
 
 
 class RowModule(Protocol):
-    """The module with the rows of one kind of group: the functions that its groups and heartbeats call."""
+    """The module of one kind of group that makes and reads its rows. Groups and heartbeats of the kind call these
+    functions."""
 
     def member_row(self, group_id: str, member: Any, /) -> Row: ...
     def current_row(self, group_id: str, member_id: str, held: Assigned[Any], /) -> Row: ...
@@ -99,16 +101,16 @@ class RowModule(Protocol):
 class ModernGroup(Group, Generic[M, T]):
     """A group whose members heartbeat to the coordinator, which computes their assignments.
 
-    A kind declares the class of its members, the module of its rows, and `row_handlers`: a function for each type of
-    row, by the name of the key's class. The function is called with the group, the key and the value. It returns the
-    group, or None if the row ends the group.
+    A subclass declares the class of its members, the module of its rows, and `row_handlers`, which maps the class name
+    of a row's key to the function that applies the row. This function is called with the group, the key and the value.
+    It returns the group, or None if the row ends the group.
     """
 
     member_class: ClassVar[type[ModernMember[Any]]]
     rows: ClassVar[RowModule]
     row_handlers: ClassVar[Mapping[str, RowHandler]]
     gives_way_to_classic: ClassVar[bool] = True
-    """A group without members becomes a classic group when a classic member joins it."""
+    """True if a group without members becomes a classic group when a classic member joins it."""
 
     def __init__(self, group_id: str):
         super().__init__(group_id, self.group_type)
@@ -116,17 +118,17 @@ class ModernGroup(Group, Generic[M, T]):
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """The wall time at which the targets were computed; 0 if it is not known."""
+        """The wall time in ms at which the targets were computed; 0 if it is not known."""
         self.members: dict[str, M] = {}
         self.targets: dict[str, T] = {}
         self.instances: dict[str, str] = {}
-        """The member ids of static members, by their group.instance.id."""
+        """Maps the group.instance.id of each static member to its member id."""
         self.subscriptions: dict[frozenset[str], int] = {}
-        """The number of members that subscribe to exactly these topics."""
+        """Maps each set of topics to the number of members that subscribe to exactly these topics."""
         self.names: dict[str, int] = {}
-        """The number of different subscriptions that contain a topic. A topic without a subscription has no entry."""
+        """Maps each subscribed topic to the number of different subscriptions that contain it."""
         self.metadata_version = NEVER_LOOKED
-        """The version of the TopicChanges up to which the topics were checked. No row stores it."""
+        """The version of TopicChanges up to which the group's topics were checked for changes. No row stores it."""
         self._state_name: str | None = None
 
     def copy(self) -> Self:
@@ -158,14 +160,15 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def derive_state(self) -> str:
-        """Return the name of the state, which no row stores."""
+        """Return the name of the group's state. It is computed from the group and its members, because no row stores
+        it."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.names
 
     def kept_since_ms(self, committed: Any) -> int | None:
-        """Return the time of the commit. The offsets of a topic without a subscriber expire even if the group has
-        members."""
+        """Return the time of the commit, from which the retention time of the offset counts. The offsets of a topic
+        without a subscriber therefore expire even if the group has members."""
         kept_since_ms: int = committed.commit_timestamp_ms
         return kept_since_ms
 
@@ -173,10 +176,9 @@ class ModernGroup(Group, Generic[M, T]):
 
     @classmethod
     def apply_row(cls, group: Group | None, key: Any, value: Any) -> Group | None:
-        """Apply a row of this kind to the group of its key, as `kinds.ApplyRow` describes.
-
-        A tombstone changes nothing if there is no group of this kind. Raises CorruptLogError for another row if a group
-        of another kind exists.
+        """Apply a row of this kind of group, as `kinds.ApplyRow` describes. If the group does not exist or is of
+        another kind, a tombstone changes nothing. Raise CorruptLogError if the group is of another kind and the row is
+        not a tombstone.
         """
         if isinstance(group, cls):
             return group.apply(key, value)
@@ -228,14 +230,14 @@ class ModernGroup(Group, Generic[M, T]):
         return self
 
     def _known(self, member_id: str) -> Any:
-        """Return the member, or a new one. The first row of a member may be of any type."""
+        """Return the member with this id, or a new member. The first row of a new member may be of any type."""
         return self.members.get(member_id) or self.member_class(member_id=member_id)
 
     def tombstones(self) -> list[Row]:
         return list(self.each_tombstone())
 
     def each_tombstone(self) -> Iterator[Row]:
-        """Yield the tombstones one by one: a group with members has many."""
+        """Yield the tombstones of all rows of the group one by one, because a group with members has many rows."""
         for member_id in self.members:
             yield self.rows.current_tombstone(self.group_id, member_id)
         for member_id in self.members:
@@ -250,10 +252,10 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def group_tombstones(self) -> Iterator[Row]:
-        """Yield the tombstones of the rows that belong to neither a member nor the assignment epoch."""
+        """Yield the tombstones of the group's rows, except the rows of members and of the assignment epoch."""
 
     def put_member(self, member_id: str, member: M | None) -> None:
-        """Set a member, or remove it if `member` is None. Update all indexes of the members."""
+        """Add or replace the member with this id, or remove it if `member` is None. Update all indexes of members."""
         before = self.members.get(member_id)
         if member is before:
             return
@@ -277,8 +279,8 @@ class ModernGroup(Group, Generic[M, T]):
         self.index_member(before, member)
 
     def index_member(self, before: M | None, after: M | None) -> None:
-        """Update the indexes that only this kind of group has: `after` has replaced `before`. None stands for no
-        member."""
+        """Update the indexes that only this kind of group has, because the member `after` has replaced `before`. If
+        `before` is None, the member is new; if `after` is None, it is removed."""
 
     def _count_subscription(self, names: frozenset[str], sign: int) -> None:
         count = self.subscriptions.get(names, 0)
@@ -291,7 +293,7 @@ class ModernGroup(Group, Generic[M, T]):
             self.hold(sign * subscription_bytes(names))
 
     def count_names(self, names: Collection[str], sign: int) -> None:
-        """Count one more subscription to these topics (`sign` is 1), or one less (-1)."""
+        """Count one more subscription to these topics (`sign` is 1) or one less (`sign` is -1)."""
         known = self.names
         if sign == 1 and known.keys().isdisjoint(names):
             known.update(dict.fromkeys(names, 1))
@@ -305,14 +307,15 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def epoch_rows(self, epoch: int, metadata_hash: int) -> list[Row]:
-        """Return the rows of a new group epoch. `metadata_hash` is the hash of the subscribed topics."""
+        """Return the rows that store a new group epoch. `metadata_hash` is the hash of the subscribed topics."""
 
     def subscription_tombstones(self, gone: list[M]) -> list[Row]:
-        """Return the tombstones of rows that belong to subscriptions of the members in `gone` only."""
+        """Return the tombstones of the rows that belong only to subscriptions of the members in `gone`."""
         return []
 
     def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
-        """Yield the topics that have a subscription when `after` replaces `before`. None stands for no member."""
+        """Yield the topics that have a subscriber when the member `after` replaces `before`. If `before` is None, the
+        member is new; if `after` is None, it is removed."""
         dropped = before is not None and self.subscriptions[before.names] == 1
         for name, count in self.names.items():
             if count > 1 or not dropped or before is None or name not in before.names or (
@@ -324,5 +327,6 @@ class ModernGroup(Group, Generic[M, T]):
 
 
 def subscription_bytes(names: Collection[str]) -> int:
-    """Return the memory of a subscription. Members that subscribe to the same topics share it."""
+    """Return the memory of a subscription to these topics, in bytes. Members that subscribe to the same topics share
+    it."""
     return sum(map(memory_of, names)) + NAME_BYTES * len(names)

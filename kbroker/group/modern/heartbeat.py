@@ -1,8 +1,8 @@
-"""The heartbeat of a member of a modern group: the steps, which are the same for every kind of group.
+"""The steps of a heartbeat to a modern group. They are the same for every kind of group.
 
-A heartbeat is an operation of a turn (`turns`). It works on a `Draft`: the group with one changed member, and the rows
-that make this change. `Heartbeats.beat` has the steps in order. A `Kind` is the table of the functions that differ
-between consumer, share and streams groups. These functions call none of the steps.
+A heartbeat is an operation of a turn (`turns`). It works on a `Draft`: the group, one changed member, and the rows that
+make this change. `Heartbeats.beat` calls the steps in their order. A `Kind` is the table of the functions that differ
+between consumer, share and streams groups. The steps call these functions, which never call a step.
 """
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
-"""The epochs with which a member joins, with which it leaves, and with which a static member leaves for a while."""
+"""The member epochs in requests of a member that joins, of a member that leaves, and of a static member that leaves
+temporarily."""
 
 MEMBERS_A_PART = 64
-"""The number of members that are handled between two yields."""
+"""The number of members that a loop handles between two yields."""
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember[Any])
@@ -45,11 +46,12 @@ AnyMember = ModernMember[Any]
 
 
 class Call(NamedTuple):
-    """A heartbeat and its client.
+    """A heartbeat request, with facts about its client.
 
     * `names`: the topics in the request; None if the request has no list of topics, because they have not changed.
-    * `may_describe`: returns whether the client has the right to describe a topic.
-    * `classic`: the assignors of a consumer that speaks the classic protocol, else None.
+    * `may_describe`: the function that returns whether the client may describe a topic.
+    * `classic`: the session timeout and the assignors of a consumer that speaks the classic protocol; None for any
+      other member.
     """
 
     request: Any
@@ -62,7 +64,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The parts of a coordinator that the heartbeats of a shard work with."""
+    """The parts of the group coordinator that the heartbeats of one shard use."""
 
     shard: Shard
     turns: Turns
@@ -78,9 +80,9 @@ class Place:
 class Draft(Generic[G, M]):
     """A group with one changed member, while an operation works on it.
 
-    * `before`: the member in the group; None for a new member.
-    * `origin`: the member before the fields of the request are set: `before`, or `before` under a new id if the request
-      replaces a static member, or an empty new member.
+    * `before`: the member as the group has it; None for a new member.
+    * `origin`: the member without the request's changes to its fields. It is `before`, or `before` under a new id if
+      the request replaces a static member, or an empty new member.
     * `member`: the member after the operation.
     """
 
@@ -94,30 +96,31 @@ class Draft(Generic[G, M]):
     now_ms: int
     rows: list[Row] = field(default_factory=list)
     targets: dict[str, Any] | None = None
-    """The new target of every member; None if the stored targets remain in force."""
+    """Maps each member id to the new target, if new targets were computed. None if the stored targets remain valid."""
     has_replaced_other: bool = False
-    """The group has replaced a group of another kind."""
+    """True if the group has replaced a group of another kind."""
 
     def target(self) -> Any:
-        """Return the target of the member; None if it has no target."""
+        """Return the target of the changed member; None if it has no target."""
         if self.targets is not None:
             return self.targets.get(self.member.member_id)
         return self.group.targets.get(self.stored_id)
 
     @property
     def has_other_assignment(self) -> bool:
-        """The member is new, or its assignment has changed."""
+        """True if the changed member is new or has another assignment than before the operation."""
         return self.before is None or self.member.held.assigned != self.before.held.assigned
 
     @property
     def stored_id(self) -> str:
-        """The id under which the group has the member."""
+        """The id under which the group has the changed member before the operation."""
         return self.member.member_id if self.before is None else self.before.member_id
 
     def members(self) -> Iterable[M]:
-        """Yield all members after the operation.
+        """Yield all members that the group has after the operation.
 
-        A static member may return under the id of another member. The operation removes that member.
+        A static member may return under a member id that another member has. The operation then removes the other
+        member.
         """
         for member_id, member in self.group.members.items():
             if member_id == self.stored_id:
@@ -128,7 +131,7 @@ class Draft(Generic[G, M]):
             yield self.member
 
     def names(self) -> Iterable[str]:
-        """Return the topics that the members subscribe to after the operation."""
+        """Return the topics that the group's members subscribe to after the operation."""
         return self.group.names_with(self.before, self.member)
 
     def epoch_rows(self) -> list[Row]:
@@ -136,12 +139,13 @@ class Draft(Generic[G, M]):
         return self.group.epoch_rows(self.epoch, self.metadata_hash)
 
     def stored_target(self, member_id: str) -> Any:
-        """Return the stored target of the member that has this id after the operation; None if it has none."""
+        """Return the stored target of the member that has this id after the operation; None if it has no stored
+        target."""
         return self.group.targets.get(self.stored_id if member_id == self.member.member_id else member_id)
 
     def has_target(self, member_id: str, target: Any) -> bool:
-        """Return whether the row of this target is already stored. As in Kafka, a member with a new id has no such row
-        yet."""
+        """Return whether a row already stores this target of the member. As in Kafka, a member that returns under a new
+        id has no row with its target yet."""
         return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
 
 
@@ -150,10 +154,10 @@ AnyDraft = Draft[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The table of one kind of group: its classes, and the functions in which its heartbeats differ from those of other
-    kinds.
+    """The table of one kind of group: the classes of the kind, and the functions that differ between the kinds.
 
-    A heartbeat calls the functions from `subscribe` to `reply` once, in this order.
+    A heartbeat calls the functions from `subscribe` to `reply` at most once, in the order in which they are listed
+    here.
     """
 
     group_class: type[AnyGroup]
@@ -161,61 +165,62 @@ class Kind:
     max_size: Callable[[Config], int]
     """Returns the largest number of members that a group may have."""
     find: Callable[[Any, Call], Any]
-    """Returns the member that sent the request; None for a new member.
-
-    Raises UNKNOWN_MEMBER_ID. For a static member, raises FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
+    """Returns the member that sent the request; None for a new member. Raises UNKNOWN_MEMBER_ID if the group does not
+    have the member. For a static member, also raises FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
     """
     fields: Callable[[Call], dict[str, Any]]
-    """Returns the fields of a member that the request sets, by name."""
+    """Returns the fields of the member that the request sets, by name."""
     owned: Callable[[Any], Mapping[Any, Iterable[int]] | None]
-    """Returns the partitions or tasks that the member reports to own, by key; None if it does not report them."""
+    """Returns the partitions or tasks that the member reports as its own, by topic id or by role and subtopology.
+    Returns None if it does not report them."""
     subscribe: Callable[[Any, Call], Steps[bool]]
     """Adds the rows of a changed subscription to the draft. Returns whether the group needs a new epoch."""
     targets: Callable[[Any], Steps[dict[str, Any]]]
-    """Computes the target of every member of the draft."""
+    """Computes the targets of all members that the group has after the operation."""
     reconcile: Callable[[Any, Call], Steps[None]]
-    """Moves the member of the draft towards its target. Adds the rows of this change."""
+    """Moves the changed member towards its target. Adds the rows of this change to the draft."""
     reply: Callable[[Any, Call, int], Any]
-    """Returns the response. Its last argument is the time until the next heartbeat in milliseconds."""
+    """Returns the response. The last argument is the time until the member's next heartbeat in ms."""
     farewell: Callable[[Any], Any]
     """Returns the response to a member that leaves."""
     is_idle: Callable[[Any, Any], bool]
-    """Returns whether the next heartbeat of a member that has its whole target changes nothing in the group.
-
-    `IdleMembers` checks all conditions that are the same for every kind.
+    """Returns whether the next heartbeat of a member that has its whole target changes nothing in the group. The
+    function checks only the conditions of this kind; `IdleMembers` checks the conditions that are the same for every
+    kind.
     """
     replace_other: Callable[[Group], Steps[tuple[Any, list[Row]]]]
-    """Makes a group of this kind from a group of another kind, when a member joins. Returns it with its rows.
+    """Makes a group of this kind from a group of another kind when a member joins. Returns the new group and its rows.
 
     Raises GROUP_ID_NOT_FOUND if the other group must stay.
     """
     downgrade: Callable[[Any, list[Any], object], Steps[Outcome | None]] | None = None
-    """Makes a classic group when members are removed. Returns None if the group keeps its kind."""
+    """Replaces the group by a classic group, if that is necessary when members are removed. Returns None if the group
+    keeps its kind."""
     after: Callable[[Any, Call], None] | None = None
-    """Called when the rows of a heartbeat are adopted. Must not raise."""
+    """Called when the rows of a heartbeat have been applied. Must not raise."""
     successor: Callable[[Any, Any], Any] | None = None
-    """Returns the found member as the request continues it: a static member may have left, and may have a new id.
-
-    Returns the same object for any other member.
+    """Returns the found member as it continues after the request: a static member that has left may return under a new
+    id. Returns any other member unchanged.
     """
     after_failed_join: Callable[[str], None] | None = None
-    """Called with the group id when the heartbeat of a member that joins has failed. Must not raise."""
+    """Called with the group id when a heartbeat with which a member joins has failed. Must not raise."""
 
     @property
     def rows(self) -> RowModule:
-        """The module with the rows of the kind."""
+        """The module that makes and reads the rows of the kind."""
         return self.group_class.rows
 
 
 class Heartbeats:
-    """The heartbeats of one kind of group in a shard. Each method is a step of an operation, or a whole operation."""
+    """The heartbeats to all groups of one kind in a shard. A method is either an operation of a turn or a step of such
+    an operation."""
 
     def __init__(self, place: Place, kind: Kind):
         self.place = place
         self.kind = kind
 
     def submit(self, call: Call, done: Completion) -> None:
-        """Serve a heartbeat in the next turn of its group. `done` completes with the reply, or with the error."""
+        """Serve a heartbeat in the next turn of its group. `done` completes with the reply or with an error."""
         group_id = call.request.group_id
         if call.request.member_epoch == JOIN_EPOCH and self.kind.after_failed_join is not None:
             done = Callback(partial(self._end_join, group_id, done))
@@ -227,16 +232,16 @@ class Heartbeats:
         complete(done, error, reply)
 
     def serve(self, call: Call, group: Group | None) -> Steps[Outcome] | Outcome:
-        """Serve a heartbeat, of a member that leaves or of any other member: an operation."""
+        """Serve a heartbeat, as an operation of a turn. Call `leave` if the member leaves, else `beat`."""
         if call.request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
             return self.leave(call, group)
         return self.beat(call, group)
 
     def beat(self, call: Call, found: Group | None) -> Steps[Outcome]:
-        """Serve the heartbeat of a member that joins or stays: an operation.
+        """Serve the heartbeat of a member that joins or stays, as an operation of a turn.
 
-        Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS if there is
-        no memory, and the errors of the kind.
+        Raise GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS (no memory
+        is left), or the errors of the kind's functions.
         """
         kind, request = self.kind, call.request
         group, rows = yield from self.find_group(request, found)
@@ -265,12 +270,12 @@ class Heartbeats:
         reply = kind.reply(draft, call, self.interval_ms(draft))
         return Outcome(rows, reply, partial(self.after_beat, draft, call, version))
 
-    # The steps, in order
+    # The steps of `beat`, in their order
 
     def find_group(self, request: Any, found: Group | None) -> Steps[tuple[Any, list[Row]]]:
-        """Return the group, and the rows that end a group of another kind that it replaces.
+        """Return the group, and the rows that end the group of another kind that it replaces, if any.
 
-        Create the group for a member that joins. For any other member, raise GROUP_ID_NOT_FOUND if there is no group.
+        If there is no group, create it for a member that joins, and raise GROUP_ID_NOT_FOUND for any other member.
         """
         if isinstance(found, self.kind.group_class):
             return found, []
@@ -289,15 +294,17 @@ class Heartbeats:
                              f'group {group.group_id} has {len(group.members)} members')
 
     def origin_of(self, before: AnyMember | None, request: Any) -> Any:
-        """Return the member before the request sets its fields: the found member, its successor, or a new member."""
+        """Return the member whose fields the request then sets: the found member, its successor (a static member under
+        a new id), or a new member."""
         if before is None:
             return self.kind.group_class.member_class(member_id=request.member_id)
         return before if self.kind.successor is None else self.kind.successor(before, request)
 
     def check_epoch(self, member: AnyMember, request: Any) -> None:
-        """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch.
+        """Raise FENCED_MEMBER_EPOCH unless the member joins or sends its current epoch.
 
-        Accept the previous epoch from a member that lost the last reply and owns nothing beyond it.
+        Also accept the previous epoch, from a member that did not get the last reply, if the member owns only
+        partitions or tasks that are assigned to it.
         """
         epoch, held = request.member_epoch, member.held
         if epoch in (JOIN_EPOCH, held.epoch):
@@ -310,7 +317,7 @@ class Heartbeats:
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {held.epoch}')
 
     def replace_member(self, draft: AnyDraft) -> None:
-        """Add the rows that replace `before` by `origin`."""
+        """Add the rows that replace the static member `before` by `origin`, which has a new id, to the draft."""
         assert draft.before is not None
         group_id, origin, rows = draft.group.group_id, draft.origin, self.kind.rows
         draft.rows += rows.member_tombstones(group_id, draft.before.member_id)
@@ -320,8 +327,8 @@ class Heartbeats:
         draft.rows.append(rows.current_row(group_id, origin.member_id, origin.held))
 
     def check_memory(self, draft: AnyDraft) -> None:
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for what the request adds to the member and the
-        group."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is not enough memory for the fields and the subscription that the
+        request adds."""
         more_bytes = draft.member.held_bytes - (0 if draft.before is None else draft.before.held_bytes)
         if draft.member.names not in draft.group.subscriptions:
             more_bytes += subscription_bytes(draft.member.names)
@@ -331,26 +338,28 @@ class Heartbeats:
             self.place.shard.memory.check(more_bytes)
 
     def is_due(self, group: AnyGroup) -> bool:
-        """Return whether a topic of the group may have changed since a heartbeat last checked the topics."""
+        """Return whether a topic of the group may have changed since the last heartbeat that checked the group's
+        topics."""
         return self.place.changes.concern(group.names, group.metadata_version)
 
     def bump(self, draft: AnyDraft, needs_epoch: bool) -> Steps[None]:
-        """Compute the hash of the topics. Begin a new group epoch if the hash has changed, or if `needs_epoch`."""
+        """Compute the hash of the subscribed topics. Begin a new group epoch if the hash has changed, or if
+        `needs_epoch` is true."""
         draft.metadata_hash = yield from self.place.changes.hash_of(draft.names())
         if needs_epoch or draft.metadata_hash != draft.group.metadata_hash:
             draft.epoch += 1
             draft.rows += draft.epoch_rows()
 
     def may_assign(self, group: AnyGroup, now_ms: int) -> bool:
-        """Return whether targets may be computed: both the delay of a new group and the assignment interval have
-        passed."""
+        """Return whether new targets may be computed now: the initial delay of a new group and the assignment interval
+        must have passed."""
         if self.place.deadlines.is_armed(DELAY, group.group_id, ''):
             return False
         interval_ms = self.timing(group.group_id).assignment_interval_ms
         return not group.assigned_at_ms or not interval_ms or is_over(interval_ms, group.assigned_at_ms, now_ms)
 
     def interval_ms(self, draft: AnyDraft) -> int:
-        """Return the time until the member's next heartbeat."""
+        """Return the time until the member's next heartbeat in ms."""
         assigned_at_ms = draft.group.assigned_at_ms if draft.targets is None else draft.now_ms
         is_settled = draft.assignment_epoch == draft.epoch and draft.member.held.is_reconciled_to(draft.epoch)
         return next_interval_ms(self.timing(draft.group.group_id).heartbeat_interval_ms, is_settled,
@@ -360,8 +369,8 @@ class Heartbeats:
         return self.place.group_config(group_id).timing[self.kind.group_class.group_type]
 
     def after_beat(self, draft: AnyDraft, call: Call, version: int) -> None:
-        """Arm the member's deadlines, once the rows are adopted. `version` is the one up to which the topics were
-        checked."""
+        """Arm the member's deadlines, because the rows of the heartbeat have been applied. `version` is the version of
+        TopicChanges up to which the topics were checked."""
         group_id, member = draft.group.group_id, draft.member
         group = self.place.shard.groups.get(group_id)
         if isinstance(group, self.kind.group_class):
@@ -379,7 +388,7 @@ class Heartbeats:
     # Members that leave, and members that are fenced
 
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
-        """Serve the heartbeat of a member that leaves: an operation.
+        """Serve the heartbeat of a member that leaves, as an operation of a turn.
 
         Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
         """
@@ -394,7 +403,8 @@ class Heartbeats:
         return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply)
 
     def fence(self, group: AnyGroup, members: Iterable[Any], reply: object) -> Steps[Outcome]:
-        """Remove members. The next heartbeat of a remaining member computes new targets."""
+        """Remove members, and begin a new group epoch. The next heartbeat of a remaining member then computes new
+        targets."""
         gone = list(members)
         if self.kind.downgrade is not None:
             outcome = yield from self.kind.downgrade(group, gone, reply)
@@ -414,7 +424,7 @@ class Heartbeats:
         return Outcome(rows, reply, after)
 
     def names_without(self, group: AnyGroup, gone: list[Any]) -> Steps[Iterable[str]]:
-        """Return the topics that the members which are not in `gone` subscribe to."""
+        """Return the topics that the group's members subscribe to, without the members in `gone`."""
         if len(gone) == 1:
             return group.names_with(gone[0], None)
         left = group.copy()
@@ -429,7 +439,7 @@ class Heartbeats:
     # Deadlines
 
     def arm_session(self, group_id: str, member: AnyMember) -> None:
-        """Fence the member unless it heartbeats within its session timeout."""
+        """Arm the deadline that fences the member unless it heartbeats within its session timeout."""
         timeout_ms = member.own_session_timeout_ms
         self.place.deadlines.arm(
             SESSION, group_id, member.member_id,
@@ -437,7 +447,8 @@ class Heartbeats:
             partial(self.submit_fence, group_id, member.member_id, None))
 
     def arm_sessions(self, group_id: str, members: list[Any]) -> Steps[None]:
-        """Arm the sessions of the given members. Skip members that have left the group, or have heartbeated already."""
+        """Arm the session deadlines of the given members. Skip members that have left the group or have already sent a
+        heartbeat."""
         for number, member in enumerate(members):
             if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
@@ -447,7 +458,8 @@ class Heartbeats:
                 self.arm_session(group_id, member)
 
     def follow_revocation(self, group_id: str, member: AnyMember) -> None:
-        """Fence a member that has to give up partitions or tasks unless it confirms within its rebalance timeout."""
+        """If the member has to give up partitions or tasks, arm the deadline that fences it unless it confirms within
+        its rebalance timeout. Otherwise, cancel this deadline."""
         timeout_ms = member.revocation_timeout_ms
         if member.held.state is State.UNREVOKED and timeout_ms is not None:
             self.place.deadlines.arm(REBALANCE, group_id, member.member_id, timeout_ms,
@@ -456,8 +468,8 @@ class Heartbeats:
             self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
     def submit_fence(self, group_id: str, member_id: str, epoch: int | None) -> None:
-        """Fence a member that has missed a deadline. With an `epoch`, do nothing if the member has another epoch by
-        then."""
+        """Fence a member that has missed a deadline, in the group's next turn. If `epoch` is not None, do nothing if
+        the member has another epoch in this turn."""
         self.place.turns.submit(group_id, partial(self._fence_if_there, member_id, epoch), Callback(log_failure))
 
     def _fence_if_there(self, member_id: str, epoch: int | None, group: Group | None) -> Steps[Outcome] | Outcome:
@@ -469,7 +481,8 @@ class Heartbeats:
         return self.fence(group, [member], None)
 
     def start_deadlines(self, group: AnyGroup) -> None:
-        """Arm the deadlines of the members of a group that was loaded. Each deadline gets its full time."""
+        """Arm the deadlines of all members of a group that was loaded from the log. Each deadline gets its full
+        timeout."""
         for member in group.members.values():
             self.arm_session(group.group_id, member)
             self.follow_revocation(group.group_id, member)
@@ -490,7 +503,8 @@ def assign(draft: AnyDraft, kind: Kind) -> Steps[None]:
 
 
 def find_dynamic(group: AnyGroup, call: Call) -> Any:
-    """Return the member of a request without an instance id; None for a new member. Raise UNKNOWN_MEMBER_ID."""
+    """Return the member that sent a request without an instance id; None for a new member. Raise UNKNOWN_MEMBER_ID if
+    the group does not have the member and the request does not join."""
     member = group.members.get(call.request.member_id)
     if member is None and call.request.member_epoch != JOIN_EPOCH:
         raise unknown_member(group, call.request.member_id)
@@ -498,7 +512,7 @@ def find_dynamic(group: AnyGroup, call: Call) -> Any:
 
 
 def partitions_reply(response_class: Any, draft: AnyDraft, interval_ms: int, is_asked: bool) -> Any:
-    """Return the response to a member of a consumer or share group.
+    """Return the response to the heartbeat of a member of a consumer or share group.
 
     The response has the member's partitions if the request asks for them (`is_asked`), or if they have changed.
     """
@@ -512,7 +526,7 @@ def partitions_reply(response_class: Any, draft: AnyDraft, interval_ms: int, is_
 
 
 def with_fields(member: M, fields: Mapping[str, Any]) -> M:
-    """Return the member with these fields; the same object if its fields have these values already."""
+    """Return a copy of the member with these fields. Return the same object if its fields already have these values."""
     changed = {name: value for name, value in fields.items() if getattr(member, name) != value}
     return replace(member, **changed) if changed else member
 
@@ -526,6 +540,7 @@ def unknown_member(group: AnyGroup, member_id: str) -> KafkaError:
 
 
 def log_failure(error: KafkaError | None, _result: object) -> None:
-    """Log that a member that was to be fenced stays in its group, because its rows were not stored."""
+    """Log the error if a member that missed its deadline stays in its group, because the rows that remove it were not
+    stored."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('a member that missed its deadline was not removed: %s', error)

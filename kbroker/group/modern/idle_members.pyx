@@ -1,9 +1,9 @@
-"""Heartbeats that change nothing, answered without a turn.
+"""The check for heartbeats that change nothing, which can be answered without a turn.
 
-Most heartbeats are from a member that has its whole target, in a group that no operation waits for. For such a
-heartbeat, the operation `Heartbeats.beat` returns no rows: it only returns the interval, and arms the session's
-deadline. `IdleMembers` does the same without an operation. If it is not certain that nothing changes, it leaves the
-heartbeat to the operation.
+Most heartbeats come from a member that has its whole target, to a group without pending operations. For a heartbeat of
+this kind, the operation `Heartbeats.beat` would append no rows. It would only return the interval, and arm the
+session's deadline. `IdleMembers` does the same without an operation. If it is not certain that the heartbeat changes
+nothing, the heartbeat becomes an operation.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -16,7 +16,8 @@ from kbroker.group.modern.reconcile import State
 
 cdef enum:
     LEAST_INTERVAL_MS = 500     # the shortest interval between two heartbeats of a member
-    # The members that may heartbeat in a millisecond. In larger groups, the shortest interval is longer.
+    # The largest number of members that may heartbeat in a millisecond. The shortest interval grows with the number of
+    # members so that this number is not exceeded.
     MEMBERS_A_MS = 10
 
 cdef object STABLE = State.STABLE
@@ -24,11 +25,13 @@ cdef object STABLE = State.STABLE
 
 cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t since_assignment_ms,
                                Py_ssize_t members) except? -1:
-    """Return the time until a member's next heartbeat.
+    """Return the time until a member's next heartbeat in ms.
 
-    A heartbeat's response tells a member of its new target. The interval is therefore short until the member is
-    settled, and while other members may not know the last target. Kafka always names the configured interval; clients
-    adopt the interval of each response. An assignment time in the future means that the clock was set back since.
+    A member learns of a change of its assignment only from a heartbeat's response. The interval is therefore short
+    until the member is settled, and for one configured interval after the last assignment, while other members may not
+    know of it yet. Kafka always returns the configured interval; clients adopt the interval of each response. If
+    `since_assignment_ms` is negative, the clock was set back after the assignment; the configured interval then
+    applies.
     """
     if is_settled and (since_assignment_ms >= configured_ms or since_assignment_ms < 0):
         return configured_ms
@@ -36,11 +39,12 @@ cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t s
 
 
 cdef class Sender:
-    """The sender of a heartbeat: its group, its ids, its client and its epoch."""
+    """The sender of a heartbeat: the group id, the ids of the member and its client, and the member epoch."""
 
 
 cdef class IdleMembers:
-    """The idle members of all groups of one kind in a shard. `heartbeats` is the Heartbeats object of the kind."""
+    """Finds and serves idle members: those of all groups of one kind in a shard. `heartbeats` is the Heartbeats object
+    of the kind."""
 
     def __init__(self, heartbeats):
         place = heartbeats.place
@@ -57,8 +61,8 @@ cdef class IdleMembers:
         self._has_endpoints = self._kind == 'streams'
 
     cdef bint find(self, Sender sender, IdleBeat *found) except -1:
-        """Set `found` if the heartbeat, which only names its sender, changes nothing. Return False if it must be an
-        operation."""
+        """Return whether a heartbeat that only names its sender changes nothing. If so, set `found`. If not, the
+        heartbeat must become an operation."""
         cdef dict members
         cdef str group_id = sender.group_id, member_id = sender.member_id
         cdef int32_t epoch = sender.epoch
@@ -84,7 +88,7 @@ cdef class IdleMembers:
         return True
 
     cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1:
-        """Expect the next heartbeat of the member within its session timeout."""
+        """Move the member's session deadline to one session timeout from now."""
         if not self._deadlines.postpone(SESSION, group_id, member_id, found.session_timeout_ms):
             self._heartbeats.arm_session(group_id, self._shard.groups[group_id].members[member_id])
         return 0

@@ -1,7 +1,7 @@
-"""The hash of a group's subscribed topics. If it changes, their metadata has changed since the last rebalance.
+"""The hash of the metadata of a group's subscribed topics. If the hash has changed, the group needs a new epoch.
 
-The hash of a group is XXH3-64 over the hashes of its topics, 8 bytes each, in the order of the topics' names. The hash
-of a topic is XXH3-64 over these fields:
+The hash of a group is XXH3-64 over the hashes of its topics, sorted by the topics' names. The hash of a topic has 8
+bytes: it is XXH3-64 over these fields:
 
     int8    0, the version of this layout
     int64   the most significant half of the topic's id, then the other half
@@ -35,11 +35,12 @@ class HashedTopic(NamedTuple):
     name: str
     partitions: int
     racks: Sequence[str] = ()
-    """The racks of the replicas, the same for every partition."""
+    """The racks of the replicas. All partitions of the topic have the same racks."""
 
 
 def metadata_hash(topics: Iterable[tuple[bytes, str, int, Sequence[str]]]) -> Generator[None, None, int]:
-    """Return the hash of topics, given as `HashedTopic`, as a signed 64-bit integer. The hash of no topics is 0."""
+    """Return the hash of topics as a signed 64-bit integer. `topics` yields the fields of a `HashedTopic` for each
+    topic. Without topics, the hash is 0."""
     pace = Pace()
     hashes = {}
     for topic_id, name, partitions, racks in topics:

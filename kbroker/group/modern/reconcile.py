@@ -1,7 +1,7 @@
-"""Reconciliation: how a member moves from its assignment towards its target.
+"""Reconciliation: the functions that move a member from its assignment towards its target.
 
-A member first gives up what is not in its target. Then it gets everything in its target that no other member holds. The
-functions are pure: they return a new value, and use no clock, log or setting.
+A member first gives up the partitions or tasks that are not in its target. Then it gets those in its target that no
+other member holds. The functions are pure: they return a new value, and use no clock, log or setting.
 
 An assignment maps a key to numbers with their assignment epochs. In consumer and share groups, a key is the id of a
 topic and a number is a partition. In streams groups, a key is (role, subtopology) and a number is a task.
@@ -18,27 +18,28 @@ from kbroker.base.long_work import Pace
 
 Key = TypeVar('Key')
 Numbers = Mapping[Key, Mapping[int, int]]
-"""Key -> number -> assignment epoch, in which the member got the number."""
+"""Maps key -> number of a partition or task -> assignment epoch, the epoch in which the member got it."""
 Sets = Mapping[Key, frozenset[int]]
 
 FREE = -1
-"""The owner of a partition that no member holds."""
+"""The owner's epoch that stands for "no member holds the partition"."""
 
 NO_EPOCH = 0
-"""The assignment epoch of a number that several members may have. Rows have no epoch for such a number."""
+"""The assignment epoch of partitions in share groups, which several members may have. Rows of share groups have no
+assignment epochs."""
 
 
 class State(IntEnum):
-    """The progress of a member towards its target. Rows of consumer and share groups store these values; rows of
-    streams groups store values that are one higher."""
+    """The progress of a member towards its target. Rows of consumer and share groups store these values. Rows of
+    streams groups store these values plus one."""
 
     STABLE = 0
     UNREVOKED = 1
-    """The member has to give up partitions or tasks, and has not confirmed it."""
+    """The member has to give up partitions or tasks, and has not confirmed yet that it has."""
     UNRELEASED = 2
-    """Other members still hold partitions or tasks of this member's target."""
+    """The member waits for partitions or tasks of its target that other members still hold."""
     UNKNOWN = 127
-    """A state that a later version has stored, and this one does not know."""
+    """A state that a later version of the broker has stored, and that this version does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class Assigned(Generic[Key]):
     previous_epoch: int = 0
     assigned: Numbers[Key] = field(default_factory=dict)
     pending: Numbers[Key] = field(default_factory=dict)
-    """The numbers that the member has to give up, and has not confirmed yet."""
+    """The partitions or tasks that the member has to give up, and for which it has not confirmed this yet."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is State.STABLE and self.epoch == epoch
 
 
 Steps = Generator[None, None, Assigned[Key]]
-"""A reconciliation as long work. It returns the next value, or the same object if nothing changes."""
+"""A reconciliation in progress: a generator that returns the next value, or the same object if nothing changes."""
 
 
 def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
@@ -66,9 +67,9 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
     """Return the next assignment of a member of a consumer group.
 
     * `owner` returns the epoch of the member that holds a partition, or FREE.
-    * `owned` has the partitions that the member reports to own; None if it reports none.
-    * `subscribed` has the subscribed topics that exist. Other topics have no target. It is None if the subscription
-      names no topic at all.
+    * `owned` has the partitions that the member reports as its own. It is None if the request has no list of them.
+    * `subscribed` has the ids of the subscribed topics that exist; partitions of other topics in `target` are ignored.
+      It is None if the member subscribes to no topics.
 
     Raises FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a partition.
     """
@@ -85,8 +86,8 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
 
 def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], subscribed: Container[bytes],
                      subscription_changed: bool) -> Steps[bytes]:
-    """Return the next assignment of a member of a share group: its target, at once, because several members may have a
-    partition."""
+    """Return the next assignment of a member of a share group. The member gets its whole target immediately, because
+    several members may have the same partition."""
     if member.epoch != target_epoch:
         wanted: Mapping[bytes, Collection[int]] = target
     elif subscription_changed and any(topic not in subscribed for topic in member.assigned):
@@ -107,8 +108,8 @@ def reconcile_tasks(member: Assigned[Key], target_epoch: int, target: Sets[Key],
                     is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
     """Return the next assignment of a member of a streams group.
 
-    `is_unreleased` returns whether a new task of the member has to wait for another member. Raises FENCED_MEMBER_EPOCH
-    as `reconcile` does.
+    `is_unreleased` returns whether the member has to wait for a new task until another member has given it up. Raise
+    FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a task.
     """
     if member.is_reconciled_to(target_epoch):
         return member
@@ -129,8 +130,9 @@ def _check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
 
 def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key],
           is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
-    """Revoke what is not in the target; the member epoch is then `epoch`. If there is nothing to revoke, move to the
-    epoch of the target, and add everything in it that is free."""
+    """Return the assignment that follows for a member whose current assignment is known. If the member may still own
+    partitions or tasks that are not in its target, revoke them; the member epoch is then `epoch`. Otherwise, move the
+    member to `target_epoch`, and add all partitions or tasks of the target that no other member holds."""
     pace = Pace()
     kept: dict[Key, dict[int, int]] = {}
     revoked: dict[Key, dict[int, int]] = {}
@@ -162,7 +164,7 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
 
 
 def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
-    """Revoke the topics that the member no longer subscribes to. Keep the member's epoch."""
+    """Revoke the partitions of topics that the member no longer subscribes to. Keep the member's epoch."""
     topics = subscribed or ()
     kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
     dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
@@ -175,7 +177,8 @@ def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection
 
 
 def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
-    """Return whether the member may still own one of `numbers`. Return True if the member does not report what it owns.
+    """Return whether the member may still own one of the partitions or tasks in `numbers`. Return True if `owned` is
+    None, because the request does not list what the member owns.
     """
     if owned is None:
         return True

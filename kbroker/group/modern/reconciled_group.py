@@ -1,4 +1,5 @@
-"""The common part of consumer and streams groups: reconciliation, and the check of offset commits by member epochs."""
+"""The state that consumer and streams groups have in common. Their members are reconciled, and their offset commits are
+checked by member epochs."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -8,7 +9,7 @@ from kbroker.group.commits import Commit
 from kbroker.group.modern.group import M, ModernGroup, T
 
 VERSION_WITH_MEMBER_EPOCHS = 9
-"""The first version of OffsetCommit that has member epochs."""
+"""The first version of OffsetCommit in which a member can send its member epoch."""
 
 
 class ReconciledGroup(ModernGroup[M, T]):
@@ -24,7 +25,7 @@ class ReconciledGroup(ModernGroup[M, T]):
         return 'Reconciling'
 
     def member(self, member_id: str | None) -> M:
-        """Return the member. Raise UNKNOWN_MEMBER_ID if the group does not have it."""
+        """Return the member with this id. Raise UNKNOWN_MEMBER_ID if the group does not have it."""
         member = self.members.get(member_id or '')
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
@@ -38,7 +39,8 @@ class ReconciledGroup(ModernGroup[M, T]):
 
     @abstractmethod
     def has_had_since(self, member: M, commit: Commit, epoch: int) -> bool:
-        """Return whether the member has had all partitions of the commit since this epoch or an earlier one."""
+        """Return whether the member got all partitions of the commit in this epoch or earlier, and has had them ever
+        since."""
 
     def check_commit(self, commit: Commit, version: int) -> None:
         """Raise KafkaError unless the OffsetCommit may be stored.
@@ -61,9 +63,8 @@ class ReconciledGroup(ModernGroup[M, T]):
             self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Raise KafkaError unless the member of an OffsetFetch is in the group with this epoch.
-
-        The errors are UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH. For a classic member, ILLEGAL_GENERATION replaces
+        """Raise KafkaError unless the member that sent an OffsetFetch is in the group and has this epoch. The errors
+        are UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH. For a classic member, ILLEGAL_GENERATION replaces
         STALE_MEMBER_EPOCH.
         """
         if member_id is None and member_epoch < 0:
@@ -77,9 +78,8 @@ class ReconciledGroup(ModernGroup[M, T]):
         return ErrorCode.ILLEGAL_GENERATION if self.speaks_classic(member) else ErrorCode.STALE_MEMBER_EPOCH
 
     def _check_commit_epoch(self, member: M, commit: Commit, code: ErrorCode) -> None:
-        """Raise KafkaError with `code` unless the member may commit with the epoch of the commit.
-
-        Accept an older epoch if the member has had all partitions of the commit since then (KIP-1251).
+        """Raise KafkaError with `code` unless the member may commit with the epoch in the commit. An epoch before the
+        member's current one is accepted if the member has had all partitions of the commit since that epoch (KIP-1251).
         """
         epoch = commit.generation
         if epoch == member.epoch or (epoch < member.epoch and self.has_had_since(member, commit, epoch)):

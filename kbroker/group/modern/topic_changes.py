@@ -1,4 +1,4 @@
-"""The topics that groups subscribe to: their ids, their numbers of partitions, and their last changes."""
+"""The last changes of topics, so that groups find out whether their topics have changed, and the hash of topics."""
 from __future__ import annotations
 
 from collections import deque
@@ -10,12 +10,13 @@ from kbroker.topics.registry import TopicRegistry
 from kbroker.topics.topic import Topic
 
 MOST_CHANGES = 1_000
-"""The number of changes that are remembered. A group that missed more changes has to check all of its topics."""
+"""The number of changes that are remembered. If there were more changes since a group last checked its topics, it has
+to check all of them."""
 
 
 class TopicChanges:
-    """The last changes of topics: topics that were created, deleted or given more partitions. `version` counts the
-    changes.
+    """The last changes of topics. A change is a topic that was created or deleted or got more partitions. `version`
+    counts the changes.
 
     `created_version` grows with each creation. It is an offset of the metadata log, so that it also grows over
     restarts.
@@ -36,7 +37,7 @@ class TopicChanges:
         self._names.append(topic.name)
 
     def concern(self, names: Container[str], since_version: int) -> bool:
-        """Return whether one of the topics may have changed after `since_version`."""
+        """Return whether one of the topics with these names may have changed after the version `since_version`."""
         missed = self.version - since_version
         if not missed:
             return False
@@ -45,7 +46,8 @@ class TopicChanges:
         return any(self._names[-number] in names for number in range(1, missed + 1))
 
     def hash_of(self, names: Iterable[str]) -> Generator[None, None, int]:
-        """Return the hash of these topics, in parts. Leave out topics that do not exist."""
+        """Return the hash of the topics with these names, without topics that do not exist. This is a generator, which
+        works in parts."""
         pace, found = Pace(), []
         for name in names:
             topic = self.topics.topic(name)
@@ -53,5 +55,6 @@ class TopicChanges:
                 found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
             if pace.spend():
                 yield
-        # The topics are freed one by one, because to free all of them at once takes milliseconds.
+        # Each topic object is freed as soon as it is hashed, because freeing all objects together would take
+        # milliseconds.
         return (yield from metadata_hash(found.pop() for _ in range(len(found))))
