@@ -1,11 +1,12 @@
-"""The offset commits of clients."""
+"""Offset commits of clients: OffsetCommit and TxnOffsetCommit requests, reduced to what a group stores."""
 from libc.stdint cimport int32_t, int64_t
 
 NO_TOPIC_ID = bytes(16)
 
 
 cdef class NewOffset:
-    """The offset that a client commits for one partition. `topic_id` is the id of the existing topic."""
+    """The offset that a client commits for one partition. `topic_id` is the id of the existing topic that has the
+    committed topic name."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch=-1, str metadata='', bytes topic_id not None=NO_TOPIC_ID):
         self.offset = offset
@@ -15,15 +16,15 @@ cdef class NewOffset:
 
 
 cdef class Commit:
-    """An OffsetCommit or a TxnOffsetCommit, without the partitions that do not exist.
+    """An OffsetCommit or a TxnOffsetCommit request, without the offsets of partitions that do not exist.
 
-    * `offsets`: a NewOffset by (topic, partition).
-    * `generation`: the generation of the member; in a group that is not classic, its member epoch.
-    * `retention_ms`: the time from now until the offsets expire (OffsetCommit versions 2 to 4), or -1 if
+    * `offsets`: maps (topic, partition) to its NewOffset.
+    * `generation`: the generation that the member sent; in a group that is not classic, the member epoch.
+    * `retention_ms`: the time after the commit at which the offsets expire (OffsetCommit versions 2 to 4), or -1 if
       offsets.retention.minutes applies.
 
-    A commit has the rows that were made of it, so it can be stored only once. As in Kafka, rows of a transaction have
-    no topic id.
+    A commit also has the rows that were made from it, so it can be stored only once. As in Kafka, rows of a
+    transactional commit have no topic id.
     """
 
     def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',
@@ -37,5 +38,5 @@ cdef class Commit:
         self.is_transactional = is_transactional
 
     cpdef bint names_member(self) except -1:
-        """Return whether the commit names a generation, a member or an instance."""
+        """Return whether the request has a generation, a member id or an instance id."""
         return self.generation >= 0 or self.member_id != '' or self.group_instance_id is not None

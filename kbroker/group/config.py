@@ -1,8 +1,8 @@
-"""The configs in force for a group. A config comes from the group's own configs in the metadata log, or else from the
-broker's settings.
+"""The configs in force for a group. Each config has the value from the group's configs in the metadata log if it is set
+there, else the value from the broker's settings.
 
-`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. Call it for each request, because configs change
-while the broker runs. A call is cheap: all groups without own configs share one `GroupConfig`.
+`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. Call the method for each request, because configs
+change while the broker runs. A call is cheap: all groups without configs in the metadata log share one `GroupConfig`.
 """
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from kbroker.settings.groups import GROUP_KINDS, GROUP_SETTINGS
 
 MOST_KEPT = 1000
 MOST_KEPT_BYTES = 4 * 1024 * 1024
-"""The largest number of groups whose configs are kept, and the largest memory of these configs in bytes."""
+"""The largest number of groups whose GroupConfig objects are cached, and the largest memory of these objects in
+bytes."""
 KEPT_BYTES = 1_000
-"""The memory of the configs of one group, measured on CPython 3.11 with 64 bits."""
+"""The memory of one GroupConfig in bytes, measured on CPython 3.11 with 64 bits."""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
-"""Returns the group's own configs, from the metadata log. The mapping never changes; when the configs change, another
-mapping is returned."""
+"""Returns the configs that the metadata log has for a group id, as a mapping from names to values. A returned mapping
+never changes; after a change of the configs, the function returns a new mapping."""
 
 
 class Timing(NamedTuple):
-    """The settings that every kind of group has."""
+    """The settings of one kind of group that exist for every kind."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -34,7 +35,8 @@ class Timing(NamedTuple):
 
 
 class GroupConfig:
-    """The configs in force for one group. The attributes have the names of the configs of a GROUP resource."""
+    """The configs in force for one group. Each attribute has the name of a config of a GROUP resource, with
+    underscores."""
 
     share_record_lock_duration_ms: int
     share_delivery_count_limit: int
@@ -52,11 +54,11 @@ class GroupConfig:
         self.timing: dict[str, Timing] = {
             kind: Timing(*(values[f'{kind}.{name}'] for name in (
                 'session.timeout.ms', 'heartbeat.interval.ms', 'assignment.interval.ms'))) for kind in GROUP_KINDS}
-        """The timing of each kind: consumer, share, streams."""
+        """Maps each kind of group (consumer, share, streams) to its timing."""
 
 
 class GroupConfigs:
-    """The configs of all groups. The GroupConfig of a group is kept until its configs change."""
+    """The configs of all groups. A group's GroupConfig is cached until the group's configs change."""
 
     def __init__(self, config: Config, overrides_of: OverridesOf):
         self._config = config
@@ -83,6 +85,6 @@ class GroupConfigs:
         return config
 
     def reconfigure(self) -> None:
-        """Adopt the settings of the broker, which have changed."""
+        """Adopt the broker's settings after they have changed."""
         self._without_overrides = GroupConfig(self._config, {})
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""The group coordinator: passes each request to the shard of its group, loads the shards, and expires their offsets."""
+"""The group coordinator. It passes each request to the shard of its group, loads the shards, and expires offsets."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ KINDS = Kinds(ClassicGroup, {
        for kind in (ConsumerGroup, ShareGroup, StreamsGroup) for key_name in kind.row_handlers}})
 
 DEADLINES_A_MEMBER = 4
-"""The most deadlines of a member: session and rebalance, and, for a classic member, the next join and sync.
+"""The largest number of deadlines of one member: the end of the session and of the rebalance timeout, and, for a
+classic member, the deadlines of the next JoinGroup and SyncGroup.
 
-A streams group also has a deadline until its first assignment.
+A streams group also has one deadline that no member has: the time of its first assignment.
 """
 
 
@@ -101,7 +102,7 @@ class Coordinated:
         self.classic_members = ClassicMembers(place, consumers, migration, self.membership)
 
     def start(self) -> None:
-        """Start the sessions of all members, because the shard has loaded. Each session gets its full time."""
+        """Start the sessions of all members, because the shard has been loaded. Each session gets its full timeout."""
         self.membership.start_sessions()
         for group in list(self.shard.groups.values()):
             if isinstance(group, ModernGroup):
@@ -117,13 +118,14 @@ class Coordinated:
 class GroupCoordinator:
     """The coordinator of all groups.
 
-    Operations on a group raise NOT_COORDINATOR while `__consumer_offsets` does not exist; FindCoordinator creates it.
-    They raise INVALID_GROUP_ID for an empty group id, unless the API allows it.
+    Operations on a group raise NOT_COORDINATOR while the topic `__consumer_offsets` does not exist; FindCoordinator
+    creates the topic. Operations raise INVALID_GROUP_ID for an empty group id, unless their API allows it.
     """
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry, long_work: LongWork,
                  overrides_of: OverridesOf):
-        """Make a coordinator without groups. `overrides_of` returns the own configs of a group."""
+        """Make a coordinator without groups. `overrides_of` returns the configs that the metadata log has for a
+        group."""
         self._config = config
         self._group_configs = GroupConfigs(config, overrides_of)
         self._clock = clock
@@ -172,21 +174,22 @@ class GroupCoordinator:
 
     @property
     def most_deadlines(self) -> int:
-        """The largest number of deadlines that the existing groups and members can have together."""
+        """The largest number of deadlines that all existing modern groups and their members can have."""
         return sum(1 + DEADLINES_A_MEMBER * len(group.members)
                    for group in self.list_groups() if isinstance(group, ModernGroup))
 
     def group_config(self, group_id: str) -> GroupConfig:
-        """Return the configs in force for a group. The group need not exist. The configs may change before the next
-        request."""
+        """Return the configs in force for a group, which need not exist. The caller must not keep them, because they
+        may change before the next request."""
         return self._group_configs.of(group_id)
 
     def reconfigure(self) -> None:
-        """Adopt the settings of the broker that were changed at run time."""
+        """Adopt settings of the broker that were changed while it runs."""
         self._group_configs.reconfigure()
 
     def start(self) -> None:
-        """Load the groups, and start the sweep for expired offsets. Raise CorruptLogError if a row cannot be read."""
+        """Load all groups, and start the timer of the sweep for expired offsets. Raise CorruptLogError if a row cannot
+        be read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
         self._topics.on_partitions_added.append(self._shared.changes.note_changed)
@@ -234,8 +237,8 @@ class GroupCoordinator:
                 part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
-        """Expire offsets (offsets.retention.minutes) and end empty groups. Do nothing while another sweep is in
-        progress."""
+        """Start a sweep, which expires offsets (offsets.retention.minutes) and ends empty groups. Do nothing if a sweep
+        is in progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._shared.long_work.start(self._sweep())
@@ -247,8 +250,8 @@ class GroupCoordinator:
         self._is_sweeping = False
 
     def partition_of(self, group_id: str) -> int:
-        """Return the number of the group's partition of `__consumer_offsets`. Raise NOT_COORDINATOR if the topic does
-        not exist."""
+        """Return the index of the partition of `__consumer_offsets` that stores the group. Raise NOT_COORDINATOR if the
+        topic does not exist."""
         if not self._parts:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{CONSUMER_OFFSETS} does not exist yet')
         return partition_for(group_id, len(self._parts))
@@ -261,7 +264,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
         return self._part(group_id)
 
-    # Members of the classic protocol. These methods raise the errors of ClassicMembers
+    # Members that speak the classic protocol. These methods raise the errors of the same methods of ClassicMembers
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
         self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
@@ -278,13 +281,13 @@ class GroupCoordinator:
     # Members of consumer, share and streams groups
 
     def heartbeats(self, kind: str, group_id: str) -> Heartbeats:
-        """Return the heartbeats of a kind of group, in the shard of this group. Raise INVALID_GROUP_ID,
-        NOT_COORDINATOR."""
+        """Return the object that serves heartbeats to this group: the Heartbeats of its kind in its shard. Raise
+        INVALID_GROUP_ID for an empty group id, NOT_COORDINATOR if `__consumer_offsets` does not exist."""
         return self._member_part(group_id).heartbeats[kind]
 
     def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
-        """Return the idle members of a kind of group, in the shard of this group; None if this broker is not the
-        coordinator."""
+        """Return the IdleMembers object of this kind of group in the group's shard. Return None if the broker does not
+        have the shard."""
         parts = self._parts
         return parts[partition_for(group_id, len(parts))].idle_members[kind] if parts else None
 
@@ -293,13 +296,15 @@ class GroupCoordinator:
         return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
 
     def max_message_bytes(self, group_id: str) -> int:
-        """Return the largest size of a batch in the group's partition, in bytes. Raise NOT_COORDINATOR."""
+        """Return the largest allowed size of a batch in the group's partition, in bytes. Raise NOT_COORDINATOR if
+        `__consumer_offsets` does not exist."""
         return self._part(group_id).shard.partition.max_message_bytes
 
     # Offsets. The group id may be empty, because old consumers without a group commit under the empty id
 
     def prepare(self, commit: Commit) -> Generator[object]:
-        """Make the rows of a commit of many partitions, in parts. `commit` or `commit_transactional` must follow."""
+        """Make the rows of a commit of many partitions in parts. The caller must then call `commit` or
+        `commit_transactional`."""
         return self._part(commit.group_id).offsets.prepare(commit)
 
     def commit(self, commit: Commit, version: int, done: Completion) -> None:
@@ -313,8 +318,8 @@ class GroupCoordinator:
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """Return the guard for the first commit of a transaction in the group's partition; None if the transaction is
-        open there.
+        """Return the guard for a transaction's first commit in the group's partition: the append of the commit needs
+        it. Return None if the transaction is already open in this partition.
 
         Raises INVALID_PRODUCER_EPOCH for a fenced producer (KIP-890).
         """
@@ -324,7 +329,7 @@ class GroupCoordinator:
         )
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Raise the errors of the group's `check_fetch`. Raise none if the group does not exist."""
+        """Call the group's `check_fetch`, which raises KafkaError. Do nothing if the group does not exist."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
@@ -332,7 +337,8 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool, topic_id: bytes = NO_TOPIC_ID
     ) -> dict[TopicPartition, FetchedOffset]:
-        """Return the committed offsets. With a `topic_id`, leave out offsets of an earlier topic with the same name."""
+        """Return {partition: committed offset}. If a `topic_id` is given, omit offsets that were committed for a
+        deleted topic with the same name."""
         return self._part(group_id).offsets.fetch(group_id, partitions, require_stable, topic_id)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
@@ -343,13 +349,14 @@ class GroupCoordinator:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
     def share_offsets(self, group_id: str) -> ShareOffsets:
-        """Return the operations on the offsets of the share group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
+        """Return the object for operations on the share group's offsets. Raise INVALID_GROUP_ID for an empty group id,
+        NOT_COORDINATOR if `__consumer_offsets` does not exist."""
         return self._member_part(group_id).share_offsets
 
     # Groups
 
     def describe(self, group_id: str, group_type: str) -> Any:
-        """Return the group. Raise GROUP_ID_NOT_FOUND unless it exists and is of this type."""
+        """Return the group. Raise GROUP_ID_NOT_FOUND unless a group with this id and type exists."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is None or group.group_type != group_type:
             raise not_found(group_id)
@@ -359,7 +366,7 @@ class GroupCoordinator:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """Delete a group. `done` completes when the tombstones are durable.
+        """Delete a group. `done` completes when the group's tombstones are durable, or with an error.
 
         The errors are GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP.
         """

@@ -7,23 +7,26 @@ from libc.stdint cimport int64_t
 from kbroker.base.clock cimport Clock, Timer, Timers
 
 SESSION = 'session'
-"""The kind of the deadline for a member's next heartbeat."""
+"""The kind of deadline by which a member must send its next heartbeat."""
 REBALANCE = 'rebalance'
-"""The kind of the deadline at which the member must have given up partitions or tasks."""
+"""The kind of deadline by which a member must confirm that it has given up partitions or tasks."""
 JOIN, SYNC = 'join', 'sync'
-"""The kinds of the deadlines for the next JoinGroup and the next SyncGroup of a member that speaks the classic
-protocol."""
+"""The kinds of deadlines by which a member that speaks the classic protocol must send its next JoinGroup or
+SyncGroup."""
 DELAY = 'delay'
-"""The kind of the deadline at which a new streams group gets its first targets. Its member id is ''."""
+"""The kind of deadline at which a new streams group gets its first targets. This deadline belongs to no member: its
+member id is ''."""
 
 
 @cython.final
 cdef class Deadline:
-    """An armed deadline. Its timer may be due earlier; it is then started again for the remaining time."""
+    """An armed deadline. Its timer may end earlier than the deadline; the timer is then started again for the remaining
+    time."""
 
 
 cdef class Deadlines:
-    """All armed deadlines. Arming a deadline again replaces it, which is cheap if it moves to a later time."""
+    """All armed deadlines of a shard. Arming an armed deadline again replaces it. That is cheap if the deadline moves
+    to a later time."""
 
     def __init__(self, Clock clock not None, Timers timers not None):
         self._clock = clock
@@ -37,8 +40,8 @@ cdef class Deadlines:
         return (kind, group_id, member_id) in self._armed
 
     cpdef bint postpone(self, str kind, str group_id, str member_id, int64_t timeout_ms) except -1:
-        """Move a deadline to `timeout_ms` from now. Return False if it is not armed, or if its timer is due later than
-        that."""
+        """Move a deadline to `timeout_ms` from now, and return True. Return False if the deadline is not armed, or if
+        its timer ends later than the new time."""
         cdef int64_t at_ms = self._clock.monotonic_ms() + timeout_ms
         cdef Deadline deadline = self._armed.get((kind, group_id, member_id))
         if deadline is None or deadline.timer.deadline_ms > at_ms:
@@ -47,7 +50,8 @@ cdef class Deadlines:
         return True
 
     cpdef arm(self, str kind, str group_id, str member_id, int64_t timeout_ms, missed):
-        """Call `missed` in `timeout_ms`, unless the deadline is cancelled or armed again before."""
+        """Arm a deadline: call `missed` in `timeout_ms`, unless the deadline is cancelled or armed again in the
+        meantime."""
         cdef tuple key = (kind, group_id, member_id)
         cdef Deadline deadline = self._armed.get(key)
         if deadline is not None:
@@ -62,13 +66,13 @@ cdef class Deadlines:
         self._armed[key] = deadline
 
     cpdef cancel(self, str kind, str group_id, str member_id):
-        """Disarm a deadline, if it is armed."""
+        """Cancel a deadline, if it is armed."""
         cdef Deadline deadline = self._armed.pop((kind, group_id, member_id), None)
         if deadline is not None:
             deadline.timer.cancel()
 
     def cancel_member(self, str group_id, str member_id):
-        """Disarm all deadlines of a member."""
+        """Cancel all deadlines of a member."""
         for kind in (SESSION, REBALANCE, JOIN, SYNC):
             self.cancel(kind, group_id, member_id)
 

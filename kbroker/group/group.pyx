@@ -1,4 +1,5 @@
-"""The interface of a group of any kind: the methods that offsets, listings and deletions call."""
+"""The base class of all kinds of groups. It declares the methods that the code for offsets, listings and deletions
+calls."""
 from libc.stdint cimport int32_t
 
 from kbroker.base.object_memory cimport memory_of
@@ -16,7 +17,7 @@ cdef class Group:
 
     * `group_type`: the name of the kind in ListGroups.
     * `protocol_type`: None for a group that only has offsets.
-    * `held_bytes`: the memory of the group with its members.
+    * `held_bytes`: the memory of the group with its members, in bytes.
     """
 
     group_type = ''
@@ -28,34 +29,34 @@ cdef class Group:
 
     @property
     def state_name(self):
-        """The name of the state in ListGroups."""
+        """The name of the group's state in ListGroups responses."""
         raise NotImplementedError
 
     @property
     def is_empty(self):
-        """The group has no members."""
+        """True if the group has no members."""
         raise NotImplementedError
 
     @property
     def is_dead(self):
-        """Rows that end the group are in the log, but not durable yet."""
+        """True if the rows that end the group are in the log, but not durable yet."""
         return False
 
     @property
     def may_expire(self):
-        """The group may end when the last of its offsets expires."""
+        """True if the group may end when its last offset expires."""
         return self.is_empty
 
     cpdef hold(self, Py_ssize_t more_bytes):
-        """Count more memory of the group; less if `more_bytes` is negative. While the shard has the group, count it for
-        all groups, too."""
+        """Add `more_bytes`, which may be negative, to the group's memory. Also add it to the memory of all groups, if
+        the group is counted there."""
         self.held_bytes += more_bytes
         if self._memory is not None:
             self._memory.hold(more_bytes)
 
     cpdef hold_in(self, GroupMemory memory):
-        """From now on, count the group's memory in `memory`, the memory of all groups. If it is None, stop counting it
-        there."""
+        """Start to count the group's memory in `memory`, the memory of all groups. If `memory` is None, stop counting
+        it."""
         if self._memory is not None:
             self._memory.hold(-self.held_bytes)
         self._memory = memory
@@ -68,39 +69,45 @@ cdef class Group:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {self.group_id} is being deleted')
 
     cpdef check_commit(self, Commit commit, int version):
-        """Raise KafkaError unless all offsets of the OffsetCommit of this version may be stored."""
+        """Raise KafkaError unless all offsets of the commit, an OffsetCommit request of this version, may be stored."""
         raise NotImplementedError
 
     cpdef check_transactional_commit(self, Commit commit, int version):
-        """Raise KafkaError unless all offsets of the TxnOffsetCommit of this version may be stored."""
+        """Raise KafkaError unless all offsets of the commit, a TxnOffsetCommit request of this version, may be
+        stored."""
         raise NotImplementedError
 
     cpdef check_fetch(self, str member_id, int32_t member_epoch):
-        """Raise KafkaError unless the member of an OffsetFetch is in the group. Member id None and a negative epoch
-        mean that the request names no member."""
+        """Raise KafkaError unless the member that sent an OffsetFetch is in the group. If `member_id` is None and the
+        epoch is negative, the request names no member."""
 
     def check_offset_deletion(self):
-        """Raise KafkaError unless an OffsetDelete may delete the offsets of topics that no member reads."""
+        """Raise KafkaError if an OffsetDelete may delete no offsets of the group. Otherwise, it may delete those of
+        topics that no member reads."""
 
     def bury(self, now_ms):
-        """Note that the rows that end the group are about to be appended."""
+        """Mark the group as dead, because the rows that end it are about to be appended."""
 
     def read_subscriptions(self):
-        """Read the topics that the members subscribe to, in parts: a generator. `is_subscribed_to` needs them."""
+        """Read the topics that the members subscribe to. This is a generator, which reads in parts. `is_subscribed_to`
+        needs the topics."""
         return iter(())
 
     def is_subscribed_to(self, topic):
-        """Return whether a member subscribes to the topic, so that the topic's offsets must stay."""
+        """Return whether a member subscribes to the topic. If so, the group's offsets of the topic must not expire or
+        be deleted."""
         raise NotImplementedError
 
     def kept_since_ms(self, committed):
-        """Return the wall time at which the retention of an offset begins; None while the offset does not expire."""
+        """Return the wall time from which the retention time of an offset counts. None means that the offset does not
+        expire now."""
         raise NotImplementedError
 
     def copy(self):
-        """Return a copy that rows may change. Return the group itself if its rows replace it and never change it."""
+        """Return a copy of the group to which rows can be applied. If a row of this kind of group replaces the whole
+        group, return the group itself."""
         return self
 
     def tombstones(self):
-        """Return the tombstones that end the group, in Kafka's order, as (key, None)."""
+        """Return the tombstones that end the group as pairs (key, None), in the same order as Kafka."""
         raise NotImplementedError

@@ -1,5 +1,5 @@
-"""The table of the functions that apply rows to groups. `coordinator` fills it in, because it knows every kind of
-group."""
+"""The table of the functions that apply rows to groups. The module `coordinator` fills the table, because it knows
+every kind of group."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
@@ -10,22 +10,22 @@ from kbroker.protocol.messages import GroupMetadataKey
 
 Result = TypeVar('Result')
 Steps = Generator[Any, None, Result]
-"""Work in small parts, for `LongWork`."""
+"""The type of work that is done in parts, for `LongWork`: a generator that yields after each part."""
 
 Row = tuple[Any, Any]
-"""The key of a row and its value, as messages. The value is None in a tombstone."""
+"""A row: its key and its value as message objects. The value of a tombstone is None."""
 
 ApplyRow = Callable[[Group | None, Any, Any], Group | None]
-"""Applies a row to the group of its key, which is None if there is no such group.
+"""Applies a row. The arguments are the group of the row's key (None if it does not exist), the key and the value.
 
-Returns a new group, or the same group with the change; None if the row ends the group.
+Returns a new group or the changed group, or None if the row ends the group.
 """
 
 
 class Kinds:
-    """The kinds of groups. `new_group` makes a group that only has offsets from its id.
+    """The kinds of groups. `new_group` takes a group id, and makes a group that only has offsets.
 
-    `appliers` has the function for each type of row, by the name of the key's class.
+    `appliers` maps the class name of a row's key to the function that applies the row.
     """
 
     def __init__(self, new_group: Callable[[str], Group], appliers: Mapping[str, ApplyRow]):
@@ -33,11 +33,11 @@ class Kinds:
         self._appliers = appliers
 
     def apply_row(self, group: Group | None, key: Any, value: Any) -> Group | None:
-        """Apply a row, which may be a tombstone, to the group of its key. Return the group, or None, as an `ApplyRow`
-        does.
+        """Apply a row, which may be a tombstone, to the group of its key. Return the new or changed group, or None if
+        the row ends the group.
 
-        A group that only has offsets may become a group of any kind. Rows of an unknown type change nothing. Raises
-        CorruptLogError if the group is of another kind than the row.
+        A row of any kind replaces a group that only has offsets. Rows of an unknown type change nothing. Raise
+        CorruptLogError if the group and the row belong to different kinds.
         """
         apply = self._appliers.get(type(key).__name__)
         return group if apply is None else apply(group, key, value)

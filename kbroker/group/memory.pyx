@@ -1,4 +1,4 @@
-"""The memory of all groups, and its bound."""
+"""The memory that all groups take, and its bound."""
 import logging
 
 from libc.stdint cimport int64_t
@@ -16,10 +16,10 @@ cdef enum:
 
 
 cdef class GroupMemory:
-    """The memory of all groups with their members and offsets: an estimate in bytes, from measured sizes.
+    """The memory of all groups with their members and offsets in bytes, estimated from measured sizes.
 
-    Only growth beyond the bound `most_bytes` is refused. Members of existing groups stay, an offset that was committed
-    before can be committed again, and all rows of the log are loaded.
+    Beyond the bound `most_bytes`, requests that need more memory are refused. Existing members stay, an existing offset
+    can be replaced by a new commit, and a restart loads all rows of the log.
     """
 
     def __init__(self, int64_t most_bytes, Clock clock not None):
@@ -27,19 +27,19 @@ cdef class GroupMemory:
         self._clock = clock
 
     cpdef hold(self, int64_t more_bytes):
-        """Count `more_bytes` as held. A negative number counts them as released."""
+        """Add `more_bytes`, which may be negative, to the memory."""
         self.held_bytes += more_bytes
 
     cdef bint is_nearly_full(self) noexcept:
-        """Return False if no single request can exceed the bound."""
+        """Return False if there is so much memory left that no single request can exceed the bound."""
         return self.held_bytes + MARGIN_BYTES > self.most_bytes
 
     cpdef bint has_room_for(self, int64_t more_bytes):
         return self.held_bytes + more_bytes <= self.most_bytes
 
     cpdef check(self, int64_t more_bytes):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if `more_bytes` would exceed the bound. Clients pause and try again after
-        this error."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if `more_bytes` more would exceed the bound. After this error, clients
+        pause and try again."""
         cdef int64_t now_ms
         if self.has_room_for(more_bytes):
             return

@@ -1,4 +1,5 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete of the groups in a shard, and the expiry of offsets."""
+"""The operations on committed offsets of the groups in a shard: OffsetCommit, OffsetFetch, OffsetDelete, and the expiry
+of offsets."""
 from functools import partial
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
@@ -56,7 +57,8 @@ cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 cdef class OffsetsInFlight(Completion):
-    """A commit or a deletion of offsets that is in flight. It completes `done` with the results."""
+    """A commit or a deletion of offsets that is in flight. When it is durable or has failed, it completes `done` with
+    an error code for each partition."""
     cdef list keys
     cdef dict results           # an error code for each partition
     cdef Completion done
@@ -71,8 +73,8 @@ cdef class OffsetsInFlight(Completion):
 
 
 cdef class Offsets:
-    """The operations on the offsets of one shard. Offsets change when their rows are replayed, which is when they are
-    durable."""
+    """The operations on the offsets of one shard. The offsets in memory change when the rows of an operation are
+    replayed, that is, when these rows are durable."""
 
     def __init__(self, Shard shard not None, Sessions sessions not None, turns not None, config, Clock clock not None,
                  LongWork long_work not None):
@@ -90,8 +92,8 @@ cdef class Offsets:
     cpdef commit(self, Commit commit, int version, Completion done):
         """Serve an OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
 
-        Raises the errors of the group's `check_commit`. If there is no group, a commit with a generation raises
-        GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION before version 9.
+        Raise the errors of the group's `check_commit`. If the group does not exist and the commit has a generation,
+        raise GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION in versions below 9.
         """
         cdef Group group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
         if group is not None:
@@ -100,11 +102,11 @@ cdef class Offsets:
         self.append(commit, done, None)
 
     cpdef commit_transactional(self, Commit commit, int version, TransactionalProducer producer, Completion done):
-        """Serve a TxnOffsetCommit of a transaction that contains the group's partition. The offsets are pending until
-        the transaction's marker.
+        """Serve a TxnOffsetCommit of a transaction to which the group's partition of `__consumer_offsets` was added.
+        The offsets are pending until the marker that ends the transaction.
 
-        `done` completes as in `commit`. Raises the errors of the group's `check_transactional_commit`. If there is no
-        group, a commit with a generation raises ILLEGAL_GENERATION.
+        `done` completes as in `commit`. Raise the errors of the group's `check_transactional_commit`. If the group does
+        not exist and the commit has a generation, raise ILLEGAL_GENERATION.
         """
         cdef Group group = self.group_of(commit, ILLEGAL_GENERATION)
         if group is not None:
@@ -112,15 +114,16 @@ cdef class Offsets:
         self.append(commit, done, producer)
 
     cdef Group group_of(self, Commit commit, missing):
-        """Return the group of a commit; None if there is no group yet and the commit has no generation. Its replay
-        makes the group."""
+        """Return the group of a commit. If the group does not exist, raise the error `missing` if the commit has a
+        generation, else return None: the replay of the commit then creates the group."""
         cdef Group group = self._shard.groups.get(commit.group_id)
         if group is None and commit.generation >= 0:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
 
     def prepare(self, Commit commit not None):
-        """Make the rows of a commit of many partitions, in parts, before the commit itself: a generator."""
+        """Make the rows of a commit of many partitions before the commit is served. This is a generator, which works in
+        parts."""
         cdef list offsets = list(commit.offsets.items())
         cdef Py_ssize_t start
         for start in range(0, len(offsets), KEYS_A_PART):
@@ -128,7 +131,7 @@ cdef class Offsets:
             yield
 
     cdef make_rows(self, Commit commit, dict offsets):
-        """Make the rows of `offsets`, which are offsets of the commit."""
+        """Make the rows of `offsets`, which are some or all offsets of the commit."""
         cdef int64_t now_ms = self._clock.wall_ms()
         cdef CommittedOffset committed
         cdef NewOffset new
@@ -153,8 +156,8 @@ cdef class Offsets:
             committed.metadata = metadata
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
-            # The offset in memory has the fields that a replay of its row would set. A row with an expiry time has no
-            # leader epoch. A row with an expiry time or of a transaction has no topic id.
+            # The offset in memory has exactly the fields that a replay of its row would set. The row has no leader
+            # epoch if it has an expiry time. It has no topic id if it has an expiry time or is part of a transaction.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
             commit.keys.append(offset_key(group_id, partition[0], partition[1]))
@@ -179,9 +182,10 @@ cdef class Offsets:
     # Fetch
 
     cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=NO_TOPIC_ID):
-        """Return the committed offset of each partition; NO_OFFSET if there is none.
+        """Return {(topic, partition): result}. The result is NO_OFFSET if the partition has no committed offset. If
+        `require_stable` is true, it is UNSTABLE while a transaction holds an offset of the partition.
 
-        With a `topic_id`, leave out offsets of an earlier topic with the same name.
+        If a `topic_id` is given, an offset that was committed for a deleted topic with the same name counts as none.
         """
         return {
             (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable, topic_id)
@@ -206,7 +210,7 @@ cdef class Offsets:
         return fetched
 
     cdef check_memory(self, str group_id, list keys, list offsets):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the offsets."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is not enough memory for the offsets."""
         cdef OffsetKey key
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
@@ -224,8 +228,8 @@ cdef class Offsets:
     cpdef delete(self, str group_id, partitions, Completion done):
         """Serve an OffsetDelete (KIP-496). `done` completes with an error code for each partition.
 
-        The code is GROUP_SUBSCRIBED_TO_TOPIC if a member reads the topic. Raises GROUP_ID_NOT_FOUND, and the errors of
-        the group's `check_offset_deletion`.
+        The code is GROUP_SUBSCRIBED_TO_TOPIC if a member of the group reads the partition's topic. Raise
+        GROUP_ID_NOT_FOUND if the group does not exist, and the errors of its `check_offset_deletion`.
         """
         cdef Group group = self.living_group(group_id)
         group.check_offset_deletion()
@@ -238,7 +242,7 @@ cdef class Offsets:
         return group
 
     def _delete(self, Group group, partitions, Completion done):
-        """Append the tombstones of an OffsetDelete in parts: a generator."""
+        """Append the tombstones of an OffsetDelete. This is a generator, which works in parts."""
         cdef OffsetsInFlight in_flight = OffsetsInFlight.__new__(OffsetsInFlight)
         cdef OffsetKey key
         cdef list keys = []
@@ -267,20 +271,22 @@ cdef class Offsets:
         self._shard.await_appended(in_flight)
 
     def _flush_tombstones(self, list keys):
-        """Append tombstones for the keys, if there are any. Return an empty list, for the next keys."""
+        """Append tombstones for the keys in the list, if it is not empty. Return a new empty list, to which the caller
+        adds the next keys."""
         if keys:
             self._shard.append_tombstones(keys)
         return []
 
     cpdef delete_group(self, str group_id, Completion done):
-        """Delete a group. `done` completes when the tombstones are durable.
+        """Delete a group. `done` completes when the group's tombstones are durable, or with an error.
 
         The errors are GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP.
         """
         self._turns.submit(group_id, self._deletion, done)
 
     def _deletion(self, Group group):
-        """Append the tombstones of a group's offsets in parts, then end the group: an operation of a turn."""
+        """Append the tombstones of a group's offsets in parts, and return those of the group. This is an operation of a
+        turn."""
         cdef list keys
         cdef Py_ssize_t start
         if group is None or group.is_dead:
@@ -296,16 +302,16 @@ cdef class Offsets:
         return Outcome(group.tombstones())
 
     def forget_topic(self, str topic, Completion done not None):
-        """Append tombstones for all offsets of a deleted topic. Offsets of a new topic with the same name are appended
-        later, and stay."""
+        """Append tombstones for all offsets of a deleted topic that are in the log now. Offsets that are committed
+        later, for a new topic with the same name, stay."""
         is_running = bool(self._deleted_topics)
         self._deleted_topics[topic] = self._shard.partition.log_end_offset
         if not is_running:
             self._long_work.start(self._forget_deleted(done))
 
     def _forget_deleted(self, Completion done):
-        """Append tombstones for the offsets of deleted topics, in parts: a generator. It includes topics that are
-        deleted while it runs."""
+        """Append tombstones for the offsets of deleted topics. This is a generator, which works in parts. It includes
+        topics that are deleted while it runs."""
         cdef dict forgotten = {}
         while self._deleted_topics != forgotten:
             forgotten = dict(self._deleted_topics)
@@ -314,16 +320,18 @@ cdef class Offsets:
         self._deleted_topics = {}
 
     def forget_deleted_topics(self, is_known, Completion done not None):
-        """Append tombstones for the offsets whose topic id belongs to no topic.
+        """Append tombstones for all offsets with the id of a topic that does not exist. `is_known(topic_id)` returns
+        whether the topic exists.
 
-        A crash has prevented these tombstones: the deletion of the topic was durable before the crash, and they were
-        not.
+        Such offsets remain after a crash if the deletion of their topic became durable before the crash, and their
+        tombstones did not.
         """
         self._long_work.start(self._forget_where(
             lambda key, committed: committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id), done))
 
     def _forget_where(self, is_gone, Completion done):
-        """Append tombstones for the offsets for which `is_gone(key, offset)` returns True, in parts: a generator."""
+        """Append tombstones for all offsets for which `is_gone(key, offset)` returns True. This is a generator, which
+        works in parts."""
         cdef dict in_flight = self._shard.offsets_in_flight()
         cdef list keys = [key for key, committed in in_flight.items() if is_gone(key, committed)]
         cdef Py_ssize_t looked_at = 0
@@ -334,7 +342,8 @@ cdef class Offsets:
                     if looked_at % KEYS_A_PART == 0:
                         keys = self._flush_tombstones(keys)
                         yield
-                    # A tombstone deletes every earlier row of its key. It must not delete a row that is in flight.
+                    # A tombstone deletes every row of its key that is before it in the log. It must not delete a row
+                    # that is in flight.
                     if key in in_flight or self._shard.offsets.is_in_flight(key):
                         continue
                     committed = self._shard.offsets.latest(key)
@@ -345,8 +354,8 @@ cdef class Offsets:
             done.complete(error, 0, None)
 
     def expire(self, Completion done not None):
-        """Append tombstones for expired offsets, then end empty groups without offsets, in parts: a generator
-        (KIP-211)."""
+        """Append tombstones for expired offsets, and end empty groups whose offsets have all expired (KIP-211). This is
+        a generator, which works in parts."""
         cdef Py_ssize_t looked_at = 0
         cdef Group group
         for group_id in list(self._shard.groups):
@@ -378,13 +387,14 @@ cdef class Offsets:
             self._turns.submit(group.group_id, partial(self._end, expired), done)
 
     def _has_ended(self, Group group, set expired):
-        """Return whether the group ends when the tombstones of its `expired` offsets are durable."""
+        """Return whether the group must end when the offsets with the keys in `expired` are deleted, because it has no
+        other offsets and no members."""
         return (group is not None and group.may_expire and not group.is_dead
                 and not self._shard.offsets.has_open_work(group.group_id)
                 and expired.issuperset(self._shard.offsets.committed_keys(group.group_id)))
 
     def _end(self, set expired, Group group):
-        """End a group without offsets: an operation of a turn."""
+        """Return the tombstones of a group whose offsets have all expired. This is an operation of a turn."""
         if not self._has_ended(group, expired):
             return Outcome()
         group.bury(self._clock.wall_ms())

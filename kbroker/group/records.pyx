@@ -1,10 +1,14 @@
-"""The rows of `__consumer_offsets`, decoded, and the versions in which they are written.
+"""The decoder of the rows of `__consumer_offsets`, and the versions in which these rows are written.
 
-A key is the type of the row (int16) and a body; a value is its version (int16) and a body. A null value is a tombstone.
+A key consists of the row's type (int16) and a body. A value consists of its version (int16) and a body. A row without a
+value is a tombstone.
 
-Offsets are written in version 4. If the client states a retention, they are written in version 1, the only one with an
-expiry time. Rows of classic groups are written in version 3, rows of other groups in version 0. `kinds` applies the
-rows of groups.
+* Offsets are written in version 4.
+* If the client sends a retention time, its offsets are written in version 1, because no other version has an expiry
+  time.
+* Rows of classic groups are written in version 3, rows of other groups in version 0.
+
+The module `kinds` applies the rows of groups.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -31,7 +35,7 @@ cdef frozenset offset_keys = frozenset((LegacyOffsetCommitKey, OffsetCommitKey))
 
 
 cdef class OffsetKey:
-    """The group, topic and partition of an offset. Keys sort in this order."""
+    """The key of an offset: group, topic and partition. Keys are sorted by group, then by topic, then by partition."""
 
     def __init__(self, str group_id not None, str topic not None, int32_t partition):
         self.group_id = group_id
@@ -55,8 +59,8 @@ cdef class OffsetKey:
 
 
 cdef class CommittedOffset:
-    """An offset with the fields of its row. `log_offset` is the offset of this row in the log, which orders the commits
-    of transactions."""
+    """A committed offset with the fields of its row. `log_offset` is the position of the row in the log. If several
+    commits have the same key, the one with the highest `log_offset` wins."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch, str metadata not None, int64_t commit_timestamp_ms,
                  expire_timestamp_ms=None, bytes topic_id not None=NO_TOPIC_ID, int64_t log_offset=-1):
@@ -82,7 +86,7 @@ cdef class CommittedOffset:
 
 
 cdef class OffsetRow:
-    """The row of an offset. `committed` is None in a tombstone."""
+    """A decoded row of an offset. `committed` is None if the row is a tombstone."""
 
     def __init__(self, OffsetKey key not None, CommittedOffset committed):
         self.key = key
@@ -99,7 +103,8 @@ cdef class OffsetRow:
 
 
 cdef class GroupRow:
-    """A row of a group of any kind: its key and value as messages. `value` is None in a tombstone."""
+    """A decoded row of a group of any kind: its key and its value as message objects. `value` is None if the row is a
+    tombstone."""
 
     def __init__(self, key, value):
         self.key = key
@@ -124,14 +129,14 @@ cdef OffsetKey offset_key(str group_id, str topic, int32_t partition):
 
 
 def offset_tombstone(OffsetKey key not None):
-    """Return the key and value of an offset's tombstone."""
+    """Return the encoded tombstone of an offset: its key, and None as its value."""
     return encode_row_key(OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)), None
 
 
 cpdef object read_row(bytes key, bytes value, int64_t log_offset):
     """Return an OffsetRow or a GroupRow; None for a row of an unknown type.
 
-    Raises CorruptLogError if the row cannot be read or has a newer version: to skip the row would lose offsets.
+    Raise CorruptLogError if the row cannot be read or has a newer version. Skipping the row instead would lose offsets.
     """
     try:
         if key is None:
@@ -165,15 +170,17 @@ cdef CommittedOffset committed_of(found, int64_t log_offset):
 
 
 cpdef Py_ssize_t row_bytes(tuple row) except -1:
-    """Return the size of the row in a batch in bytes, or slightly more."""
+    """Return an upper bound, in bytes, of the space that the row takes in a batch."""
     key, value = row
     return len(key) + len(value or b'') + 32
 
 
 def topics_of_subscription(bytes metadata not None):
-    """Yield the topics in the metadata of a consumer. Raise ValueError if the bytes are no such metadata.
+    """Yield the names of the subscribed topics in a consumer's metadata. Raise ValueError if the bytes are not the
+    metadata of a consumer.
 
-    The metadata is a version (int16) and a ConsumerProtocolSubscription. All versions begin with the topics as strings.
+    The metadata consists of a version (int16) and a ConsumerProtocolSubscription. All versions begin with an array of
+    the topic names.
     """
     cdef Cursor cursor
     cdef int32_t count

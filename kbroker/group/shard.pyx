@@ -1,4 +1,5 @@
-"""One partition of `__consumer_offsets` and its groups. The state is a replay of the log."""
+"""One partition of `__consumer_offsets`, and the groups that it stores. Their state in memory is a replay of the
+partition's log."""
 from collections import deque
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -29,17 +30,19 @@ COORDINATOR_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Kafka's mapping from the errors of appends and transaction checks to errors for clients of the coordinator."""
+"""Maps an error of an append or of a transaction check to the error that clients of the coordinator get, as in
+Kafka."""
 
 
 def coordinator_error(error):
-    """Return the error for clients of the coordinator, by COORDINATOR_ERRORS. An error that is not in this table keeps
+    """Convert an error for clients of the coordinator with COORDINATOR_ERRORS. An error that is not in this table keeps
     its code."""
     return KafkaError(COORDINATOR_ERRORS.get(error.code, error.code), str(error))
 
 
 cdef class TransactionalProducer:
-    """The producer of an append in a transaction, and the guard from the producer's verification (KIP-890)."""
+    """The producer whose transaction an append is part of, and the guard that its verification has returned
+    (KIP-890)."""
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, guard=None):
         self.producer_id = producer_id
@@ -50,8 +53,8 @@ cdef class TransactionalProducer:
 cdef class Shard:
     """One partition of `__consumer_offsets` with its groups and offsets. `kinds` applies the rows of groups.
 
-    `_appended` has an entry for each batch that is in flight: (offset in the log, keys, committed offsets) for offsets,
-    (offset in the log, adopt) for rows of groups. `adopt()` is called when these rows are durable.
+    `_appended` has an entry for each batch that is in flight. It is (base offset, keys, committed offsets) for a batch
+    of offsets, and (base offset, adopt) for a batch of group rows. `adopt()` is called when the group rows are durable.
     """
 
     def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None,
@@ -79,9 +82,10 @@ cdef class Shard:
             group.hold_in(None)
 
     cpdef adopt_group(self, str group_id, Group group):
-        """Adopt the group that durable rows have made. None means that the rows have ended the group.
+        """Add or replace the group that durable rows have made or changed. If `group` is None, the rows have ended the
+        group: remove it.
 
-        If an ended group leaves offsets, add a group that only has offsets.
+        If the removed group still has committed offsets, add a group without members for them.
         """
         if group is not None:
             self.add_group(group)
@@ -99,8 +103,8 @@ cdef class Shard:
     # Appends
 
     def load(self):
-        """Replay the log. From then on, replay each batch that is appended. Raise CorruptLogError if a batch or row
-        cannot be read."""
+        """Replay the log. After that, each appended batch is replayed when it is durable. Raise CorruptLogError if a
+        batch or row cannot be read."""
         self._loading = True
         self.partition.replay_all(self.replay)
         for group_id in self.offsets.group_ids():
@@ -109,11 +113,12 @@ cdef class Shard:
         self.partition.set_replayer(self.replay)
 
     cpdef append_rows(self, list rows, adopt, Completion done):
-        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none.
+        """Append rows of groups as one batch, so that either all of them become durable or none. A row is (key, value)
+        in bytes.
 
-        `adopt()` is called when they are durable, in the order of the log, and never while the log is loaded. `done`
-        completes after that, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch exceeds
-        `max.message.bytes`.
+        When the rows are durable, `adopt()` is called, then `done` completes. Batches are adopted in the order of the
+        log. If the append fails, `done` completes with the partition's error, which is MESSAGE_TOO_LARGE for a batch of
+        more than `max.message.bytes`.
         """
         cdef int64_t now_ms = self._clock.wall_ms()
         appended = (self.partition.log_end_offset, adopt)
@@ -127,9 +132,9 @@ cdef class Shard:
         self.await_appended(done)
 
     cpdef append_tombstones(self, list keys):
-        """Append a tombstone for each OffsetKey. If one batch would exceed `max.message.bytes`, append several.
+        """Append a tombstone for each OffsetKey. If one batch would exceed `max.message.bytes`, append several batches.
 
-        `keys` must not be empty. Raises the partition's error.
+        `keys` must not be empty. Raise the partition's error if an append fails.
         """
         cdef Py_ssize_t half = len(keys) // 2
         try:
@@ -141,11 +146,12 @@ cdef class Shard:
             self.append_tombstones(keys[half:])
 
     cpdef await_appended(self, Completion done):
-        """Complete `done` when everything that has been appended until now is durable."""
+        """Complete `done` when all batches that have been appended up to this call are durable."""
         self.partition.await_durable(self.partition.log_end_offset, done, 0)
 
     def offsets_in_flight(self):
-        """Return the last CommittedOffset in flight of each key that has one."""
+        """Return {key: CommittedOffset} for the keys that have offsets in flight, with the last appended offset of each
+        key."""
         cdef dict found = {}
         for appended in self._appended:
             if len(appended) == 3:
@@ -162,10 +168,11 @@ cdef class Shard:
         self.partition.append_batch(batch, guard=guard)
 
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
-        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.
+        """Append a CommittedOffset for each OffsetKey as one batch, so that either all of them become durable or none.
 
-        `done` completes when they are durable, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch
-        exceeds `max.message.bytes`. Takes ownership of `offsets` and sets the `log_offset` of each.
+        `done` completes when the offsets are durable, or with the partition's error, which is MESSAGE_TOO_LARGE for a
+        batch of more than `max.message.bytes`. The caller must not use `offsets` afterwards; this method sets the
+        `log_offset` of each of them.
         """
         try:
             self.append_batch_of_offsets(keys, offsets, producer)
@@ -179,7 +186,8 @@ cdef class Shard:
         cdef CommittedOffset committed
         cdef bytearray batch = self.encode(keys, offsets, producer)
         cdef int64_t log_offset = self.partition.log_end_offset
-        # The entry is added before the append: the batch may be durable and replayed before the append returns.
+        # The entry in `_appended` is added before the append, because the batch may be durable and replayed before the
+        # append returns.
         appended = (log_offset, keys, offsets)
         self._appended.append(appended)
         for committed in offsets:
@@ -200,10 +208,11 @@ cdef class Shard:
             return encode_offsets(keys, offsets, now_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         return encode_offsets(keys, offsets, now_ms, producer.producer_id, producer.producer_epoch)
 
-    # Replay: groups and offsets change only here, once a batch is durable
+    # Replay: groups and offsets change only in these methods, when a batch is durable
 
     def replay(self, BatchHeader header not None, batch):
-        """Adopt one batch of the log. A batch that this shard has appended is not decoded again."""
+        """Apply one durable batch of the log to the groups and offsets. A batch that this shard has appended itself is
+        not decoded."""
         cdef MarkerKind kind
         if header.attributes & CONTROL_BIT:
             kind = kind_of(batch)
@@ -255,13 +264,14 @@ cdef class Shard:
             self.add_group(group)
 
     cdef _simple_group(self, str group_id):
-        """Add a group without members if the group does not exist, because it has offsets."""
+        """Add a group without members for a group id that has offsets, if there is no group with this id."""
         if group_id not in self.groups:
             self.add_group(self.kinds.new_group(group_id))
 
 
 cdef MarkerKind kind_of(batch) except *:
-    """Return the kind of the marker in a control batch; NO_MARKER if a compaction has left the batch empty."""
+    """Return the kind of the marker in a control batch. Return NO_MARKER if the batch is empty, because compaction has
+    removed the marker."""
     cdef Py_buffer view
     cdef BatchFields fields
     cdef Marker marker

@@ -1,11 +1,11 @@
-"""The batch of an offset commit, encoded without an object for each row. `protocol.rows` and `record.batch` encode the
-same bytes.
+"""The encoder of the batch of an offset commit. It makes no object for each row. `protocol.rows` and `record.batch`
+encode the same bytes from objects.
 
-* A record: length, attributes, timestamp delta, offset delta, key, value, number of headers.
-* A key: type int16, group, topic, partition int32.
-* A value in version 4: version int16, offset int64, leader epoch int32, metadata, commit timestamp int64, and the
-  topic's id as a tagged field.
-* A value in version 1: version int16, offset int64, metadata, commit timestamp int64, expiry timestamp int64.
+* Fields of a record: length, attributes, timestamp delta, offset delta, key, value, number of headers.
+* Fields of a key: type int16, group, topic, partition int32.
+* Fields of a value in version 4: version int16, offset int64, leader epoch int32, metadata, commit timestamp int64, and
+  the topic's id as a tagged field.
+* Fields of a value in version 1: version int16, offset int64, metadata, commit timestamp int64, expiry timestamp int64.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -47,9 +47,11 @@ cdef Text text_of(str value) except *:
 
 
 cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t producer_id, int16_t producer_epoch):
-    """Encode the batch of a commit. `offsets` has a CommittedOffset for each OffsetKey; None stands for a tombstone.
+    """Encode the batch of a commit or of tombstones. `offsets` has an entry for each OffsetKey in `keys`: a
+    CommittedOffset, or None for a tombstone.
 
-    `producer_id` is the producer of the transaction, or -1. The log sets the batch's base offset and leader epoch.
+    `producer_id` is the producer of the transaction; it is -1 outside a transaction. The batch's base offset and leader
+    epoch are set later, by the log.
     """
     cdef Py_ssize_t i, used = HEADER_BYTES
     cdef BatchFields fields
@@ -100,7 +102,7 @@ cdef uint8_t *put_row(uint8_t *at, Py_ssize_t offset_delta, Text group, Text top
 
 
 cdef uint8_t *put_tombstone(uint8_t *at, Py_ssize_t offset_delta, Text group, Text topic, OffsetKey key) noexcept:
-    """Write a tombstone: a record whose value has the length -1."""
+    """Write a tombstone at `at`: a record whose value has the length -1, which means null."""
     cdef Py_ssize_t key_bytes = KEY_BYTES + group.size + topic.size
     at = put_unsigned_varint(at, zigzag(
         4 + unsigned_varint_size(zigzag(offset_delta)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes))

@@ -1,5 +1,5 @@
-"""The offsets of one partition of `__consumer_offsets`: committed, pending in transactions, and in flight to the
-disk."""
+"""The table of the offsets in one partition of `__consumer_offsets`: committed offsets, offsets that are pending in
+transactions, and offsets in flight."""
 from libc.stdint cimport INT64_MAX, int64_t
 
 from kbroker.base.clock cimport Clock
@@ -12,26 +12,27 @@ cdef enum:
     OFFSETS_A_PART = 100        # the offsets of an ended transaction that are moved in one part
 
 OFFSET_BYTES = OFFSET_SIZE
-"""The memory of an offset with empty metadata, measured on CPython 3.11 with 64 bits."""
+"""The memory in bytes of an offset with empty metadata, measured on CPython 3.11 with 64 bits."""
 
 
 cdef class TransactionOffsets:
-    """The offsets of a transaction by key, without those that `apply` has moved."""
+    """The offsets of a transaction, by key. After the transaction's end, `apply` removes offsets from it that it has
+    moved."""
 
 
 cdef class OffsetTable:
-    """The offsets that a replay of the partition's rows and markers makes.
+    """The offsets that result from a replay of the partition's rows and markers.
 
-    A marker ends a transaction in constant time, however many offsets the transaction has. `apply` then moves these
-    offsets to the committed ones, in parts. Until an offset is moved, a reader finds it in the ended transaction.
+    A marker ends a transaction in constant time, however many offsets the transaction has. `apply` then moves its
+    offsets to the committed offsets, in parts. Until an offset is moved, the table finds it in the ended transaction.
 
-    Offsets in flight are not part of the replayed state, because their rows are not durable. The table counts them for
-    deletion, expiry and the check for stable offsets.
+    Offsets in flight are not part of the replayed state, because their rows are not durable yet. The table only counts
+    them for each key. Deletion, expiry and the check for stable offsets need these counts.
     """
 
     def __init__(self, GroupMemory memory=None):
-        """Make an empty table that counts its offsets in `memory`; None if the offsets are not counted, as in a command
-        that only reads."""
+        """Make an empty table. The memory of its offsets is added to `memory`, if it is not None. A command that only
+        reads passes None."""
         self._memory = GroupMemory(INT64_MAX, Clock()) if memory is None else memory
         self._committed = {}
         self._open = {}
@@ -43,16 +44,17 @@ cdef class OffsetTable:
     # Questions
 
     cpdef CommittedOffset committed(self, OffsetKey key):
-        """Return the committed offset of the key, or None."""
+        """Return the committed offset of the key; None if there is none."""
         return self.newest(key, False)
 
     def latest(self, OffsetKey key not None):
-        """Return the offset of the key that is last in the log, committed or pending; None if there is none."""
+        """Return the key's offset with the last row in the log, whether it is committed or pending. Return None if the
+        key has no offset."""
         return self.newest(key, True)
 
     cdef CommittedOffset newest(self, OffsetKey key, bint with_open):
-        """Return the offset of the key that is last in the log; None if there is none. Ignore open transactions unless
-        `with_open`."""
+        """Return the key's offset with the last row in the log; None if the key has no offset. Ignore offsets of open
+        transactions unless `with_open` is true."""
         cdef dict group = self._committed.get(key.group_id)
         cdef CommittedOffset newest = None if group is None else group.get(key)
         cdef CommittedOffset found
@@ -65,8 +67,8 @@ cdef class OffsetTable:
         return newest
 
     cdef object holders(self, OffsetKey key):
-        """Return the transactions that hold an offset of the key, including ended ones. The caller must not change the
-        result."""
+        """Return the transactions that hold an offset of the key. They include ended transactions whose offset is not
+        moved yet. The caller must not change the result."""
         cdef dict group = self._holders.get(key.group_id)
         held = None if group is None else group.get(key)
         if held is None:
@@ -83,9 +85,10 @@ cdef class OffsetTable:
         return keys
 
     cpdef bint is_stable(self, OffsetKey key) except -1:
-        """Return False while a transaction holds an offset of the key (KIP-447).
+        """Return False while an open transaction holds an offset of the key, else True (KIP-447).
 
-        An offset in flight counts, too: its producer may have passed the check of its generation already.
+        Also return False while a transactional offset of the key is in flight. Its commit has passed the check of the
+        generation, and is about to become part of a transaction.
         """
         cdef TransactionOffsets transaction
         for transaction in self.holders(key):
@@ -113,10 +116,10 @@ cdef class OffsetTable:
         return group is not None and key in group or bool(self.holders(key)) or count_of(self._in_flight, key) > 0
 
     def tables(self):
-        """Yield each table of offsets as a list of its items: the tables of pending offsets, then those of committed
-        offsets.
+        """Yield one list of (key, offset) for each transaction, then one for each group's committed offsets.
 
-        The caller may pause between two tables, and misses no offset: offsets only move from pending to committed.
+        The caller may pause between two lists. It misses no offset even if transactions end in the meantime, because
+        offsets only move from transactions to the committed offsets.
         """
         cdef TransactionOffsets transaction
         for producer_id in list(self._open):
@@ -130,14 +133,14 @@ cdef class OffsetTable:
                 yield list((<dict>self._committed[group_id]).items())
 
     def keys_to_forget(self, group_id):
-        """Return the keys that need a tombstone when the group is deleted: those of committed, pending and in-flight
-        offsets."""
+        """Return the keys that need a tombstone when the group is deleted: the keys of all its offsets, whether these
+        are committed, pending or in flight."""
         found = dict.fromkeys(self._committed.get(group_id, ()))
         found.update(dict.fromkeys(self._holders.get(group_id, ())))
         found.update(dict.fromkeys(self._in_flight.get(group_id, ())))
         return list(found)
 
-    # Offsets in flight. A tombstone, which is None instead of a CommittedOffset, is not counted.
+    # Counts of offsets in flight. A tombstone, which has None instead of a CommittedOffset, is not counted.
 
     cpdef note_appended(self, list keys, list offsets, bint transactional):
         """Count the offsets as in flight, because they are about to be appended."""
@@ -156,8 +159,8 @@ cdef class OffsetTable:
                 self.note_landed(keys[i], transactional)
 
     cpdef note_landed(self, OffsetKey key, bint transactional):
-        """Count an offset as no longer in flight, because it is durable. A row that was loaded was never counted; it is
-        ignored."""
+        """Count an offset as no longer in flight, because it is durable. Do nothing for an offset that a load has read,
+        because it was never counted."""
         decrement(self._in_flight, key)
         if transactional:
             decrement(self._in_flight_transactional, key)
@@ -183,7 +186,7 @@ cdef class OffsetTable:
         self.keep(transaction.offsets, key, committed)
 
     cdef int keep(self, dict offsets, OffsetKey key, CommittedOffset committed) except -1:
-        """Set an offset in `offsets`, and count its memory."""
+        """Add an offset to `offsets`, or replace the key's offset there. Count the memory."""
         cdef CommittedOffset before = offsets.setdefault(key, committed)
         cdef OffsetKey first
         if before is committed:
@@ -197,7 +200,7 @@ cdef class OffsetTable:
         return 0
 
     cdef int drop(self, dict offsets, OffsetKey key) except -1:
-        """Remove an offset from `offsets`, and stop counting its memory. Return False if it was not there."""
+        """Remove the key's offset from `offsets`, and stop counting its memory. Return False if there was none."""
         cdef CommittedOffset before = offsets.pop(key, None)
         if before is None:
             return False
@@ -228,7 +231,7 @@ cdef class OffsetTable:
             self.release(key, transaction)
 
     cdef int release(self, OffsetKey key, TransactionOffsets transaction) except -1:
-        """Remove the transaction from the holders of the key."""
+        """Remove the transaction from the transactions that hold an offset of the key."""
         cdef dict group = self._holders[key.group_id]
         cdef Py_ssize_t i = 0
         held = group[key]
@@ -245,10 +248,11 @@ cdef class OffsetTable:
         return 0
 
     cpdef end_transaction(self, int64_t producer_id, bint commit):
-        """Apply a marker. A commit makes the transaction's offsets committed ones at once; an abort drops them at once.
+        """Apply the marker that ends a producer's transaction. If `commit` is true, the transaction's offsets are
+        committed immediately; if it is false, they are dropped immediately.
 
-        If there are few offsets, move them to the table of committed offsets now. Otherwise return a generator that
-        moves them, which the caller must run to its end.
+        If there are few offsets, also move them to the table of committed offsets, and return None. Otherwise, return a
+        generator that moves them. The caller must run it to its end.
         """
         cdef TransactionOffsets transaction = self._open.pop(producer_id, None)
         if transaction is None:
@@ -261,7 +265,8 @@ cdef class OffsetTable:
         return self.apply(transaction)
 
     def apply(self, TransactionOffsets transaction):
-        """Move the offsets of an ended transaction to the committed ones, in parts: a generator."""
+        """Move the offsets of an ended transaction to the committed offsets. This is a generator, which works in
+        parts."""
         while transaction.offsets:
             self.apply_part(transaction)
             if transaction.offsets:
@@ -269,9 +274,10 @@ cdef class OffsetTable:
         self._ended.pop(transaction, None)
 
     cdef int apply_part(self, TransactionOffsets transaction) except -1:
-        """Move some offsets of an ended transaction to the committed ones; drop those of an aborted transaction.
+        """Remove some offsets from an ended transaction. If the transaction was committed, add them to the committed
+        offsets.
 
-        The order of the log decides: drop an offset if a later row has committed its key.
+        An offset is dropped if a row after it in the log has already committed an offset of the same key.
         """
         cdef OffsetKey key
         cdef CommittedOffset pending, current
@@ -296,7 +302,8 @@ cdef TransactionOffsets new_transaction():
 
 
 cdef Py_ssize_t text_bytes(str text) except -1:
-    """Return the memory of a string. The empty string takes none, because it is shared."""
+    """Return the memory of a string in bytes. It is 0 for the empty string, because all empty strings are one
+    object."""
     return memory_of(text) if text else 0
 
 
@@ -307,7 +314,7 @@ cdef dict part_of(dict parts, name):
     return part
 
 
-# The number of each key, by group. A key whose number is 0 has no entry.
+# Counts of keys: {group id: {key: count}}. A key whose count is 0 has no entry.
 
 
 cdef int count_of(dict counts, OffsetKey key) except -1:
