@@ -1,4 +1,5 @@
-"""The bounds of the batches that a share group may acquire, read from the headers of the batches."""
+"""A function that reads the first and last offsets of the batches from which a share group may acquire records. It
+reads only the headers of the batches."""
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
@@ -11,18 +12,21 @@ from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import read_header
 
 cdef enum:
-    # The most headers of one read, which holds the loop. A header takes about a microsecond.
+    # The most headers that one call reads. The event loop is blocked during the call; a header takes about a
+    # microsecond.
     MOST_BATCHES = 2048
     PAIR_BYTES = 16     # producer id and first offset of an aborted transaction
 
 
 def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset,
                  int64_t last_offset, bint is_read_committed):
-    """Return (first offset, last offset, is aborted) of each batch, from the batch that holds `offset` on.
+    """Return a list of (first offset, last offset, is aborted), with an entry for each batch, starting with the batch
+    that contains `offset`.
 
-    The list has at least one batch if there is one below `upper_bound_offset`, else it is empty. It ends with the batch
-    that holds `last_offset`, after MOST_BATCHES batches, or after `max_bytes` bytes. Batches of aborted transactions
-    are marked as aborted only if `is_read_committed`; markers never are. Raises the KafkaError of the read.
+    The list is empty if there is no batch below `upper_bound_offset`. It ends with the batch that contains
+    `last_offset`, after MOST_BATCHES batches, or after `max_bytes` bytes, whichever comes first, but not before the
+    first batch. `is aborted` is True for a batch of records of an aborted transaction if `is_read_committed` is true;
+    it is False for all other batches and for markers. Raise KafkaError if the read fails.
     """
     cdef LogSlice found = partition.read(offset, max_bytes, upper_bound_offset, True)
     cdef BatchWalk walk
@@ -47,7 +51,8 @@ def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes
 
 
 cdef object abort_filter(Partition partition, int64_t offset, int64_t end_offset):
-    """Return the filter for the aborted transactions in a range of offsets; None if the range has none."""
+    """Return the filter for the aborted transactions in a range of offsets. Return None if the range has no aborted
+    transactions."""
     cdef bytes rows = partition.aborted_rows(offset, end_offset)
     if not rows:
         return None
@@ -57,8 +62,8 @@ cdef object abort_filter(Partition partition, int64_t offset, int64_t end_offset
 
 
 cdef tuple first_bytes(BatchWalk walk, bint is_control):
-    """Return the header of a batch, and the bytes that the filter reads: the whole batch for a marker, else only the
-    header."""
+    """Return the decoded header of the walk's current batch, and the bytes that the abort filter reads: the whole batch
+    if it is a marker, else only the header."""
     cdef int64_t size = batch_size_bytes(&walk.fields) if is_control else HEADER_BYTES
     cdef const uint8_t *data_at = walk.data() if is_control else walk.need(walk.position, size)
     data = PyBytes_FromStringAndSize(<const char *>data_at, size)

@@ -1,4 +1,4 @@
-"""A share group (KIP-932): its members, assignments and initialized share states, as its rows have made them."""
+"""The state of a share group (KIP-932): members, assignments and initialized share states. Only rows change it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from kbroker.group.share import member_rows as rows
 from kbroker.group.share.member_rows import ShareMember, States, Target
 
 INITIALIZED_BYTES = 180
-"""The largest memory of one number in a frozenset, measured on CPython 3.11 with 64 bits."""
+"""The largest memory in bytes that one number in a frozenset takes, measured on CPython 3.11 with 64 bits."""
 
 
 class ShareGroup(ModernGroup[ShareMember, Target]):
-    """A share group. It has no committed offsets. Its rows can be read in any order, because a compaction may reorder
+    """A share group. It has no committed offsets. Its rows can be applied in any order, because compaction may reorder
     them."""
 
     group_type = 'share'
@@ -29,10 +29,11 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.initialized: States = {}
-        """The partitions whose share state is initialized. Only these are assigned. Each row replaces this mapping."""
+        """The partitions whose share state is initialized, by topic id. Only these partitions are assigned to members.
+        Each row of share states replaces the whole mapping."""
         self.has_states_row = False
         self.complete_version = NEVER_LOOKED
-        """The last version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
+        """The last version of TopicChanges at which all partitions of all subscribed topics were initialized."""
         self._is_covered: bool | None = None
 
     def copy(self) -> Self:
@@ -52,12 +53,12 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
 
     @property
     def is_known_covered(self) -> bool:
-        """The last `is_covered` has returned True, and nothing has changed since."""
+        """True if `is_covered` has returned True, and no row has changed the group after that."""
         return self._is_covered is True
 
     def is_covered(self) -> Steps[bool]:
-        """Return whether the members' targets together have exactly the initialized partitions of the subscribed
-        topics."""
+        """Return whether the members' targets together contain exactly the initialized partitions of the subscribed
+        topics. The result is kept until a row changes the group."""
         if self._is_covered is None:
             self._is_covered = yield from self._covers()
         return self._is_covered
@@ -80,15 +81,15 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     # Offsets
 
     def check_commit(self, commit: Commit, version: int) -> None:
-        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
+        """Raise GROUP_ID_NOT_FOUND, because a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
+        """Raise GROUP_ID_NOT_FOUND, because a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def check_offset_deletion(self) -> None:
-        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
+        """Raise GROUP_ID_NOT_FOUND, because a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def _has_no_offsets(self) -> KafkaError:
@@ -126,6 +127,6 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
 
 
 def states_bytes(states: States) -> int:
-    """Return the memory of initialized partitions."""
+    """Return the memory that a mapping of initialized partitions takes, in bytes."""
     return sum([TOPIC_BYTES + len(state.name) + INITIALIZED_BYTES * len(state.partitions)
                 for state in states.values()])

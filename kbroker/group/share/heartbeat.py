@@ -1,7 +1,8 @@
-"""The heartbeats of share groups (KIP-932): the functions that `modern/heartbeat` calls for this kind.
+"""The functions that `modern/heartbeat` calls for heartbeats of share groups (KIP-932).
 
-A member is assigned only partitions whose share state is initialized. A heartbeat initializes the missing states; the
-next heartbeat assigns their partitions. The group's row lists a state only once the state is durable.
+Only partitions with an initialized share state are assigned to members. A heartbeat initializes missing share states;
+the next heartbeat assigns their partitions. A row of the group lists the partitions with initialized states. A
+partition is added to this row only when its state is durable.
 """
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ ShareDraft = Draft[ShareGroup, ShareMember]
 
 
 class ShareSteps:
-    """The functions of the table that use the parts of the coordinator."""
+    """The functions of the table of share groups that use parts of the coordinator."""
 
     def __init__(self, place: Place, states: ShareStates):
         self.place = place
         self.states = states
 
     def kind(self) -> Kind:
-        """Return the table of the functions for share groups."""
+        """Return the table of functions for share groups."""
         return Kind(
             ShareGroup, Draft, max_size=max_size, find=find_dynamic, fields=fields_of, owned=owned,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
@@ -97,7 +98,7 @@ class ShareSteps:
         return frozenset(found)
 
     def reconcile(self, draft: ShareDraft, _call: Call) -> Steps[None]:
-        """Give the member its target. Then initialize the share states that the subscriptions need."""
+        """Assign the member its target. Then initialize the missing share states of the group's subscribed topics."""
         origin, member = draft.origin, draft.member
         is_changed = member.names != origin.names
         if is_changed or origin.epoch != draft.assignment_epoch:
@@ -112,7 +113,8 @@ class ShareSteps:
     # Share states
 
     def complete_states(self, draft: ShareDraft) -> Steps[None]:
-        """Initialize the missing share states, wait until they are durable, and add the group's row that lists them."""
+        """Initialize the missing share states of the subscribed topics, and wait until they are durable. Add the
+        group's row that lists all initialized states to the draft."""
         group, changes = draft.group, self.place.changes
         is_unchanged = draft.before is not None and draft.member.names == draft.before.names
         version = changes.version
@@ -128,7 +130,7 @@ class ShareSteps:
             group.complete_version = version
 
     def missing(self, group: ShareGroup, names: Iterable[str]) -> Steps[dict[bytes, TopicState]]:
-        """Return the partitions of the topics `names` that have no initialized share state."""
+        """Return the partitions that have no initialized share state, by topic id, of the topics with these names."""
         pace, find = Pace(), self.place.changes.topics.topic
         found: dict[bytes, TopicState] = {}
         for name in list(names):
@@ -145,7 +147,8 @@ class ShareSteps:
         return found
 
     def initialize(self, group_id: str, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
-        """Initialize share states, and wait until they are durable. Return those that were initialized."""
+        """Initialize the share states of the partitions in `missing`, and wait until they are durable. Return the
+        partitions for which this succeeded."""
         starts = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
                   for topic_id, state in missing.items() for partition in state.partitions}
         failed = yield from result_of(partial(self.states.initialize, starts, epoch))
@@ -160,13 +163,13 @@ def max_size(config: Config) -> int:
 
 
 def replace_other(found: Group) -> Steps[tuple[ShareGroup, list[Row]]]:
-    """Raise GROUP_ID_NOT_FOUND: a share group never replaces a group of another kind."""
+    """Raise GROUP_ID_NOT_FOUND, because a share group never replaces a group of another kind."""
     yield from ()
     raise not_found(found.group_id)
 
 
 def fields_of(call: Call) -> dict[str, Any]:
-    """Return the fields of a member that the request sets."""
+    """Return the fields of the member that the request sets, by name."""
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
     if call.names is not None:
         fields['names'] = call.names
@@ -176,20 +179,22 @@ def fields_of(call: Call) -> dict[str, Any]:
 
 
 def owned(_request: Any) -> Target:
-    """Return no partitions. Several members may have the same partition, so no member has to report its own."""
+    """Return an empty mapping. Members of a share group do not report their partitions, because several members may
+    have the same partition."""
     return NOTHING
 
 
 def subscribe(draft: ShareDraft, _call: Call) -> Steps[bool]:
-    """Return whether the draft needs a new epoch: the subscription has changed, or an initialized partition is in no
-    target."""
+    """Return whether the group needs a new epoch: either the member's subscription has changed, or the targets do not
+    contain exactly the initialized partitions."""
     if draft.member.names != draft.origin.names:
         return True
     return draft.epoch <= draft.assignment_epoch and not (yield from draft.group.is_covered())
 
 
 def reply(draft: ShareDraft, call: Call, interval_ms: int) -> Any:
-    """Return the response, with the assignment if the request lists topics."""
+    """Return the response to the heartbeat. It has the assignment if the member joins, if the request lists topics, or
+    if the assignment has changed."""
     return partitions_reply(messages.ShareGroupHeartbeatResponse, draft, interval_ms,
                             call.request.member_epoch == JOIN_EPOCH or call.names is not None)
 
@@ -199,10 +204,10 @@ def farewell(request: Any) -> Any:
 
 
 class Numbering:
-    """The initialized partitions of topics, numbered from 0 as the assignor needs them.
+    """Numbers the initialized partitions of each topic from 0, because the assignor expects partitions without gaps.
 
-    A number differs from its partition only in a topic with gaps, in which a partition is initialized and a lower one
-    is not.
+    A number differs from its partition only in a topic with a gap: a partition that is not initialized although a
+    higher one is.
     """
 
     def __init__(self, initialized: States):
@@ -217,8 +222,8 @@ class Numbering:
         return 0 if state is None else len(state.partitions)
 
     def numbers(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Replace each partition of a target by its number: its index in the topic's sorted list of initialized
-        partitions."""
+        """Replace each partition in a target by its number, which is its index in the topic's sorted list of
+        initialized partitions."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -231,7 +236,7 @@ class Numbering:
         return found
 
     def partitions(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Replace each number in a target by its partition: the reverse of `numbers`."""
+        """Replace each number in a target by its partition. This is the reverse of `numbers`."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -244,7 +249,7 @@ class Numbering:
 
 
 def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
-    """Return the partitions that are in `initialized` or in `more`."""
+    """Return the union of two mappings from topic ids to partitions."""
     found = dict(initialized)
     for topic_id, state in more.items():
         known = found.get(topic_id)
@@ -253,12 +258,12 @@ def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
 
 
 def without_deleted(states: States, topics: TopicRegistry) -> dict[bytes, TopicState]:
-    """Return `states` without the topics that do not exist."""
+    """Return a copy of `states` without topics that do not exist."""
     return {topic_id: state for topic_id, state in states.items() if topics.topic_by_id(topic_id) is not None}
 
 
 def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, TopicState]:
-    """Return `states` without the partitions that are in `failed`."""
+    """Return a copy of `states` without the partitions that are in `failed`."""
     gone: dict[bytes, set[int]] = {}
     for key in failed:
         gone.setdefault(key.topic_id, set()).add(key.partition)

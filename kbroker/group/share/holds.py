@@ -1,7 +1,8 @@
 """A description, for operators, of the records that members of share groups hold.
 
-No request of Kafka's protocol shows these holds, and they are in memory only. The size of the description is bounded:
-it lists the first ranges of each share partition, and counts the rest.
+A member holds the records that it has acquired. No request of Kafka's protocol shows held records, and they are known
+only in memory. The size of the description is bounded: it lists only the first ranges of held records in each share
+partition, and has the number of ranges that are not listed.
 """
 from __future__ import annotations
 
@@ -14,18 +15,19 @@ from kbroker.group.share.partitions import LivePartition, SharePartitions
 from kbroker.metadata.changes import Steps
 
 MOST_RANGES = 20
-"""The largest number of ranges that are listed for one share partition."""
+"""The largest number of ranges that a description lists for one share partition."""
 MOST_BYTES = 32_768
-"""The largest size of all listed ranges together, as JSON."""
+"""The largest size of all listed ranges together, encoded as JSON, in bytes."""
 LEAST_BYTES = 512
-"""The least room for a further range. With less room, no more ranges are listed."""
+"""When fewer than this number of bytes remain of MOST_BYTES, no ranges of further share partitions are listed."""
 
 Run = tuple[int, int, int, str, int | None, bool]
-"""One run in the result of `SharePartition.held`."""
+"""A run of held records, as `SharePartition.held` returns it."""
 
 
 class HoldsFilter(NamedTuple):
-    """The share partitions to describe. A field that is None includes all."""
+    """Selects the share partitions to describe. A field that is None does not restrict the selection: for example,
+    `topic=None` selects the partitions of all topics."""
 
     topic: str | None = None
     partition: int | None = None
@@ -37,10 +39,10 @@ class HoldsFilter(NamedTuple):
 
 
 def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: HoldsFilter) -> Steps[dict[str, Any]]:
-    """Return the number of held `records` of all wanted share partitions, their `ranges`, and the number of ranges
-    `left_out`.
+    """Return a description of the held records in the selected share partitions: `records` is their number, `ranges`
+    lists ranges of them, and `left_out` is the number of ranges that are not listed.
 
-    A share partition that is loaded during the call may be missing.
+    The description may omit a share partition that is loaded while the description is made.
     """
     pace = Pace()
     records, left_out, size_bytes = 0, 0, 0
@@ -68,9 +70,10 @@ def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Hold
 
 
 def describe_run(live: LivePartition, run: Run, clock: Clock, lock_ms: int) -> dict[str, Any]:
-    """Return a run as JSON. `since_ms` is the time at which its lock began, by the group's present lock duration.
+    """Return a JSON object that describes a run of held records. `since_ms` is the wall time at which the records were
+    locked, computed from the end of the lock and the group's current lock duration.
 
-    `since_ms` is null if the lock has ended, or if the lock duration was shortened since.
+    `since_ms` is null if the lock has ended, or if the group's lock duration was shortened after the lock began.
     """
     first, last, delivery_count, member_id, deadline_ms, is_ending = run
     since_ms = lock_ends_ms = None

@@ -1,11 +1,11 @@
-"""The limits of a fetch from one share partition, and of the acquisition that it makes."""
+"""The limits of a fetch from one share partition, and the limits of the acquisition for this fetch."""
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
 class FetchLimits(NamedTuple):
-    """The limits in a member's fetch request. `is_exact` is set in the acquire mode record_limit."""
+    """The limits in a member's ShareFetch request. `is_exact` is true in the acquire mode record_limit."""
 
     max_bytes: int
     max_records: int
@@ -14,10 +14,11 @@ class FetchLimits(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The limits of one acquisition: those of the fetch and those of the group.
+    """The limits of one acquisition of records, from the fetch request and from the group's configs.
 
-    If `is_exact`, at most `max_records` records are acquired. Otherwise whole batches are acquired until `max_records`
-    is reached. An acquired range then ends at the first end of a batch at which it has `batch_size` records.
+    * If `is_exact` is true, at most `max_records` records are acquired.
+    * If `is_exact` is false, whole batches are acquired until there are at least `max_records` records. An acquired
+      range ends with the batch with which it reaches `batch_size` records.
     """
 
     max_records: int

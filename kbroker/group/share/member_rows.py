@@ -1,4 +1,5 @@
-"""The values of a share group, and the functions that make its rows from them and read the rows."""
+"""The values that the state of a share group consists of. The functions make the group's rows from these values, and
+read the rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from kbroker.group.modern.reconcile import NO_EPOCH, Assigned, State
 from kbroker.protocol import messages
 
 Target = Mapping[bytes, frozenset[int]]
-"""The partitions that a member is to have, by topic id."""
+"""The partitions that a member should have: maps each topic id to partition numbers."""
 
 NOTHING: Target = {}
 
@@ -22,14 +23,14 @@ class ShareMember(ModernMember[bytes]):
 
 
 class TopicState(NamedTuple):
-    """The initialized partitions of a topic."""
+    """The partitions of one topic whose share state is initialized, with the topic's name."""
 
     name: str
     partitions: frozenset[int]
 
 
 States = Mapping[bytes, TopicState]
-"""The initialized partitions by topic id."""
+"""Maps each topic id to the topic's initialized partitions."""
 
 
 def epoch_row(group_id: str, epoch: int, metadata_hash: int) -> Row:
@@ -45,7 +46,7 @@ def member_row(group_id: str, member: ShareMember) -> Row:
 
 
 def read_member(member: ShareMember, value: Any) -> ShareMember:
-    """Return the member with the fields of its row."""
+    """Return a copy of the member with the fields that its row has."""
     return replace(member, rack_id=value.rack_id, client_id=value.client_id, client_host=value.client_host,
                    names=frozenset(value.subscribed_topic_names))
 
@@ -82,7 +83,8 @@ def read_current(value: Any) -> Assigned[bytes]:
 
 
 def states_row(group_id: str, initialized: States, deleting: Mapping[bytes, str]) -> Row:
-    """Return the row of the group's share states. `deleting` has the names of topics whose states are being deleted."""
+    """Return the row that lists the partitions with initialized share states. `deleting` maps the id of each topic
+    whose states are being deleted to its name."""
     value_class = messages.ShareGroupStatePartitionMetadataValue
     return messages.ShareGroupStatePartitionMetadataKey(group_id=group_id), value_class(
         initializing_topics=[],
@@ -95,8 +97,8 @@ def states_row(group_id: str, initialized: States, deleting: Mapping[bytes, str]
 
 
 def read_states(value: Any) -> dict[bytes, TopicState]:
-    """Return the initialized partitions. Leave out partitions that another broker was initializing: this broker
-    initializes them again."""
+    """Return the initialized partitions that a row lists. Ignore partitions that the row lists as being initialized by
+    another broker, so that this broker initializes them again."""
     return {topic.topic_id: TopicState(topic.topic_name, frozenset(topic.partitions))
             for topic in value.initialized_topics}
 
@@ -129,6 +131,6 @@ def current_tombstone(group_id: str, member_id: str) -> Row:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Row]:
-    """Return the tombstones of all rows of a member, in Kafka's order."""
+    """Return the tombstones of all rows of a member, in the same order as Kafka."""
     return [current_tombstone(group_id, member_id), target_tombstone(group_id, member_id),
             member_tombstone(group_id, member_id)]

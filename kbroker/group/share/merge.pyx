@@ -1,15 +1,17 @@
-"""The batches of a share state: ranges of records with the same state, and how a write changes them.
+"""The batches of a share state, and the functions that merge and encode them. A batch is a range of records with the
+same delivery state and delivery count.
 
-A batch is a tuple: first offset, last offset, delivery state, delivery count. The batches of a state are sorted and
-disjoint, and neighbours differ in state or count. This module is compiled because a request may change thousands of
-batches.
+A batch is a tuple: first offset, last offset, delivery state, delivery count. The batches of a share state are sorted
+and disjoint. Adjacent batches differ in delivery state or count. This module is compiled because a request may change
+thousands of batches.
 
-In `__share_group_state`, the value of a snapshot row and of an update row ends with the batches, by Kafka's schemas
+In `__share_group_state`, the value of a snapshot row or an update row ends with these fields, as in Kafka's schemas
 ShareSnapshotValue and ShareUpdateValue:
 
-* the number of batches plus 1: unsigned varint
-* for each batch: first offset (int64), last offset (int64), state (int8), count (int16), no tagged fields (0)
-* tagged field 0: the delivery complete count (int32), which is left out if it is -1
+* the number of batches plus 1 (unsigned varint)
+* for each batch: first offset (int64), last offset (int64), delivery state (int8), delivery count (int16), no tagged
+  fields (the byte 0)
+* tagged field 0: the delivery complete count (int32), which is omitted if it is -1
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
@@ -26,16 +28,19 @@ cdef enum:
 
 
 def merge_batches(tuple old not None, new, int64_t start_offset):
-    """Merge the batches `new`, which may be in any order, into the batches `old`, which are sorted and disjoint.
+    """Return the batches that result when the batches `new`, in any order, are written over `old`, which are sorted and
+    disjoint.
 
-    Cut records below `start_offset`. Where batches overlap, keep the one with the higher delivery count; of two with
-    the same count, keep the one with the higher state. Join equal neighbours.
+    Remove records below `start_offset`. Where batches overlap, keep the batch with the higher delivery count; if the
+    counts are equal, keep the batch with the higher delivery state. Join adjacent batches with the same state and
+    count.
     """
     cdef Py_ssize_t kept = first_from(old, LAST, start_offset), low, high
     cdef list added = cut_below(in_order(list(new)), start_offset)
     if not added:
         return tuple(cut_below(list(old[kept:]), start_offset))
-    # Only the batches that overlap a new batch change, and perhaps their neighbours, which may be joined to them.
+    # Only old batches that overlap a new batch or are adjacent to one can change. An adjacent batch may be joined with
+    # the new batch.
     low = max(kept, first_from(old, LAST, <int64_t>added[0][0] - 1))
     high = max(low, first_from(old, FIRST, <int64_t>added[len(added) - 1][1] + 2))
     return (*cut_below(list(old[kept:low]), start_offset),
@@ -43,7 +48,8 @@ def merge_batches(tuple old not None, new, int64_t start_offset):
 
 
 cdef list in_order(list batches):
-    """Return batches as a sorted and disjoint list."""
+    """Return a list of the same records in sorted and disjoint batches. The batches of the argument may be unsorted and
+    may overlap."""
     cdef Py_ssize_t i, half, count = len(batches)
     cdef int64_t first, last, end = -1
     cdef bint is_sorted = True
@@ -60,7 +66,8 @@ cdef list in_order(list batches):
 
 
 cdef Py_ssize_t first_from(tuple batches, Py_ssize_t end, int64_t offset) except -1:
-    """Return the position of the first batch whose first or last offset, as `end` says, is not below `offset`."""
+    """Return the index of the first batch whose first offset (if `end` is FIRST) or last offset (if `end` is LAST) is
+    at least `offset`."""
     cdef Py_ssize_t low = 0, high = len(batches), middle
     while low < high:
         middle = (low + high) >> 1
@@ -72,7 +79,7 @@ cdef Py_ssize_t first_from(tuple batches, Py_ssize_t end, int64_t offset) except
 
 
 cdef list cut_below(list batches, int64_t start_offset):
-    """Return sorted batches without the records below `start_offset`."""
+    """Return the sorted batches without the records below `start_offset`."""
     cdef Py_ssize_t i
     cdef int64_t first, last
     for i in range(len(batches)):
@@ -94,7 +101,7 @@ cdef struct Batch:
 
 
 cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:
-    """Read the batch at position `i` into `batch`. Return False if there is none."""
+    """Copy the batch at index `i` to `batch`, and return True. Return False if the list is shorter."""
     if i >= len(batches):
         return False
     whole = batches[i]
@@ -104,7 +111,8 @@ cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:
 
 
 cdef int emit(list found, Batch *batch, int64_t last) except -1:
-    """Append the records of a batch up to offset `last`. Join them to the previous batch if state and count are equal.
+    """Append the records of a batch up to offset `last` to the list. Join them with the last batch of the list if the
+    two are adjacent and have the same state and count.
     """
     cdef Py_ssize_t count = len(found)
     if count:
@@ -127,8 +135,8 @@ cdef int cut(Batch *batch, int64_t first) noexcept:
 
 
 cdef list overlaid(list old, list new):
-    """Return the disjoint batches of both lists. Where two overlap, keep the one with the higher count, then the higher
-    state."""
+    """Merge two lists of sorted, disjoint batches. Where two batches overlap, keep the one with the higher delivery
+    count; if the counts are equal, keep the one with the higher delivery state."""
     cdef Batch a, b
     cdef Batch *winner
     cdef Py_ssize_t i = 0, j = 0
@@ -168,7 +176,7 @@ cdef list overlaid(list old, list new):
 
 
 def encode_batches(batches not None, int32_t delivery_complete_count):
-    """Return the batches and the delivery complete count as the end of a row's value."""
+    """Encode the end of a row's value: the batches and the delivery complete count."""
     cdef Py_ssize_t count = len(batches)
     cdef int64_t first, last
     cdef int state, delivery_count
@@ -190,7 +198,7 @@ def encode_batches(batches not None, int32_t delivery_complete_count):
 
 
 cdef uint8_t *put_number(uint8_t *at, int64_t value, int size) noexcept:
-    """Write the lowest `size` bytes of a number. Return the position after them."""
+    """Write the lowest `size` bytes of a number in big-endian order. Return the position after these bytes."""
     cdef int i
     for i in range(size):
         at[i] = <uint8_t>(value >> (8 * (size - 1 - i)))

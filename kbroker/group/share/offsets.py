@@ -1,7 +1,9 @@
-"""The administration of share groups. The offsets of a share group are the share states of its partitions.
+"""Administration of the offsets of share groups, and deletion of share groups. A share group has a share state for each
+partition instead of a committed offset.
 
-The row of a group and its share states are in two logs. Before states are deleted, the group's row lists their topics
-as being deleted. After a crash, no partition is therefore assigned without a share state.
+A group's rows and its share states are in different logs. Before share states are deleted, a row of the group lists
+their topics as being deleted. If the broker crashes during the deletion, no partition without a share state is
+therefore assigned afterwards.
 """
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from kbroker.group.turns import Operation, Outcome, Turns
 from kbroker.topics.registry import TopicRegistry
 
 Starts = Mapping[tuple[bytes, int], int]
-"""The start offset of each partition, by topic id and partition."""
+"""Maps (topic id, partition) to the partition's new start offset."""
 
 
 class ShareOffsets:
-    """The operations on the offsets of a shard's share groups, and the deletion of the groups."""
+    """Alters and deletes the offsets of the share groups in one shard, and deletes these groups."""
 
     def __init__(self, turns: Turns, states: ShareStates, topics: TopicRegistry):
         self._turns = turns
@@ -36,11 +38,11 @@ class ShareOffsets:
         self._topics = topics
 
     def alter(self, group_id: str, starts: Starts, done: Completion) -> None:
-        """Set the start offsets of an empty group, and forget its acknowledgements. Create the group if it does not
-        exist.
+        """Set the start offsets of partitions for an empty group, and forget the acknowledgements in these partitions.
+        Create the group if it does not exist.
 
-        `done` completes with {(topic id, partition): KafkaError}, which has the partitions that failed. The errors of
-        the whole operation are NON_EMPTY_GROUP, and GROUP_ID_NOT_FOUND for a group of another type.
+        `done` completes with {(topic id, partition): KafkaError} for the partitions that failed. If the whole operation
+        fails, `done` completes with NON_EMPTY_GROUP, or with GROUP_ID_NOT_FOUND for a group of another type.
         """
         self._turns.submit(group_id, partial(self._alter, group_id, starts), done)
 
@@ -60,22 +62,22 @@ class ShareOffsets:
         return Outcome(rows, {(key.topic_id, key.partition): error for key, error in failed.items()})
 
     def delete(self, group_id: str, topic_ids: Collection[bytes], done: Completion) -> None:
-        """Delete the share states of topics of an empty group.
+        """Delete the share states that an empty group has for the given topics.
 
-        `done` completes with the ids of the topics whose states were deleted; the group has no state of the other
-        topics. It completes with None if the group never had a share state. The errors are GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP, and the errors of `ShareStates.delete`.
+        `done` completes with the ids of the topics whose states were deleted; the group had no state of the other given
+        topics. If the group never had a share state, `done` completes with None. If the deletion fails, `done`
+        completes with GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or an error of `ShareStates.delete`.
         """
         self._delete_in_turns(group_id, topic_ids, partial(self._end_states, group_id, topic_ids), done)
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """Delete an empty group with its share states. The errors are those of `delete`."""
+        """Delete an empty group and its share states. `done` completes with the same errors as in `delete`."""
         self._delete_in_turns(group_id, None, partial(self._end_group, group_id), done)
 
     def _delete_in_turns(self, group_id: str, topic_ids: Collection[bytes] | None, delete: Operation,
                          done: Completion) -> None:
-        """List the topics to delete in the group's row, then delete their states. `topic_ids` is None for the whole
-        group."""
+        """In one turn, append a row that lists the topics as being deleted; in a later turn, run the operation
+        `delete`. If `topic_ids` is None, the whole group is deleted."""
         def noted(error: KafkaError | None, known: Any) -> None:
             if error is not None or known is None:
                 complete(done, error, None)
@@ -86,9 +88,10 @@ class ShareOffsets:
         self._turns.submit(group_id, partial(self._note_deletion, group_id, topic_ids), Callback(noted))
 
     def _note_deletion(self, group_id: str, topic_ids: Collection[bytes] | None, found: Group | None) -> Outcome:
-        """Write the group's row before a deletion. Reply with the ids of the given topics that the group has states of.
+        """Return the row that lists topics as being deleted. Reply with the ids of those given topics of which the
+        group has share states.
 
-        For a deletion of topics, the reply is None if the group has no row with share states.
+        If `topic_ids` is not None and the group has no row of share states, the reply is None.
         """
         group = empty_share_group(group_id, found)
         deleting = {topic_id: state.name for topic_id, state in group.initialized.items()
@@ -112,14 +115,15 @@ class ShareOffsets:
         return Outcome(rows)
 
     def _delete_states(self, keys: list[ShareKey]) -> Steps[None]:
-        """Delete share states, and wait until the deletion is durable. Raise the first error."""
+        """Delete share states, and wait until their deletion is durable. If a deletion fails, raise the first error."""
         failed = yield from result_of(partial(self._states.delete, keys))
         for error in failed.values():
             raise error
 
 
 def empty_share_group(group_id: str, found: Group | None) -> ShareGroup:
-    """Return the share group if it is empty. Raise GROUP_ID_NOT_FOUND if there is none, and NON_EMPTY_GROUP."""
+    """Return the share group if it is empty. Raise GROUP_ID_NOT_FOUND if there is no share group with this id,
+    NON_EMPTY_GROUP if the group has members."""
     if not isinstance(found, ShareGroup):
         raise not_found(group_id)
     if found.members:

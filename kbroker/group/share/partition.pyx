@@ -1,15 +1,16 @@
-"""The records of one partition that a share group tracks: their states, and the members that have acquired them.
+"""The state machine of the records that a share group tracks in one partition: their delivery states, and the members
+that have acquired them.
 
-The records from `start_offset` up to `next_offset` are tracked, as runs of neighbours with the same state. All records
-below `start_offset` are finished. No record from `next_offset` on was ever acquired. This module does no I/O and reads
-no clock.
+The records from `start_offset` up to, but not including, `next_offset` are tracked. A run is a range of adjacent
+tracked records with the same state. All records below `start_offset` are finished. The records at and above
+`next_offset` were never acquired. This module does no I/O and reads no clock. The transitions are:
 
-- AVAILABLE becomes ACQUIRED at once, because acquisitions are not stored.
-- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`, which has to be durable. The caller writes a
-  change that has begun, and then adopts it, or abandons it if the write has failed. Until then, the records of the
-  change have no other transition.
+- AVAILABLE becomes ACQUIRED immediately, because acquisitions are not stored.
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`, which is stored first. The caller writes the
+  change, and then adopts it, or abandons it if the write has failed. Until then, the records of the change have no
+  other transition.
 
-`MOST_PAST_LIMIT` bounds the tracked records, and with them the runs.
+The limit of record locks plus `MOST_PAST_LIMIT` bounds the number of tracked records, and therefore the number of runs.
 """
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
@@ -35,16 +36,17 @@ cdef enum:
 
 cdef enum:
     NO_CHANGE = 0
-    # An acquisition ends at the end of a batch. It may therefore exceed the limit of record locks by this many records.
+    # The number of records by which an acquisition may exceed the limit of record locks. It may exceed the limit
+    # because it ends at the end of a batch.
     PAST_LIMIT = 10_000
-    # The least limit of deliveries with which a record in its last try is delivered alone.
+    # The smallest limit of deliveries with which a record is delivered without other records in its last try.
     LEAST_LIMIT_WITH_LAST_TRY = 3
 
 MOST_PAST_LIMIT = PAST_LIMIT
 ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
 STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
 
-# The states that may follow each state.
+# Maps each state to the states that may follow it.
 cdef dict TRANSITIONS = {
     AVAILABLE: (ACQUIRED, ARCHIVED),
     ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVED),
@@ -63,7 +65,7 @@ cdef bint is_finished(Run *run) noexcept:
 
 
 cdef int check_transition(Run *run, int state) except -1:
-    """Raise ValueError unless the records of the run may go to this state."""
+    """Raise ValueError unless TRANSITIONS allows the run's records to change to this state."""
     if state not in TRANSITIONS[run.state]:
         raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
                          f'{STATE_NAMES[state]}')
@@ -96,11 +98,12 @@ cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
 
 
 cdef class Change:
-    """Transitions of records that are written together.
+    """State transitions of records that are written together.
 
-    * `batches`: (first offset, last offset, state, delivery count) of each transition.
-    * `start_offset`, `delivery_complete_count`: the values that are written with them.
-    * `holds_anyway`: the lock of the records has ended, so that they become free even if the write fails.
+    * `batches`: a tuple (first offset, last offset, new state, delivery count) for each transition.
+    * `start_offset`, `delivery_complete_count`: the values that are written together with the transitions.
+    * `holds_anyway`: true if the locks of the records have ended. If so, the records become free even if the write
+      fails.
     """
 
     def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
@@ -123,7 +126,8 @@ cdef class SharePartition:
     """The tracked records of a share partition: those from `start_offset` up to, but not including, `next_offset`."""
 
     def __init__(self, int64_t start_offset, batches=()):
-        """Track the stored batches: (first offset, last offset, state, delivery count), sorted and disjoint.
+        """Start to track the records of the stored batches, which are sorted and disjoint. A batch is (first offset,
+        last offset, state, delivery count).
 
         The records between two batches are available. They were never delivered, or the outcome of their delivery was
         not stored.
@@ -155,16 +159,17 @@ cdef class SharePartition:
 
     @property
     def runs_bytes(self):
-        """The memory of the runs in bytes, including the spare places of their table."""
+        """The memory of the table of runs in bytes, including its unused places."""
         return self.runs.capacity * <Py_ssize_t>sizeof(Run)
 
     @property
     def in_flight(self):
-        """The number of tracked records, including finished ones and gaps."""
+        """The number of tracked records, including finished records and gaps."""
         return self.next_offset - self.start_offset
 
     def table(self):
-        """Return (first offset, last offset, state, delivery count, member id) of each run, for descriptions."""
+        """Return a list of (first offset, last offset, state, delivery count, member id), with an entry for each
+        run."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef list rows = []
@@ -174,11 +179,11 @@ cdef class SharePartition:
         return rows
 
     def held(self, Py_ssize_t most):
-        """Return the number of acquired records, the number of their runs, and a list of the first `most` of these
-        runs.
+        """Return the number of acquired records, the number of runs of acquired records, and a list of the first `most`
+        of these runs.
 
         A run in the list is (first offset, last offset, delivery count, member id, deadline, whether a change is in
-        flight). The deadline is None if the lock has ended.
+        flight). The deadline is the end of the lock in monotonic time, or None if the lock has ended.
         """
         cdef Run *run
         cdef int64_t records = 0
@@ -195,10 +200,10 @@ cdef class SharePartition:
                                None if run.lock_ended else run.deadline_ms, run.change != NO_CHANGE))
         return records, runs, listed
 
-    # ---- what can be fetched
+    # ---- records that can be fetched
 
     def next_fetch_offset(self):
-        """Return the first offset that can be acquired, which is `next_offset` if no tracked record is free."""
+        """Return the offset of the first free tracked record. If no tracked record is free, return `next_offset`."""
         return self.first_free()
 
     cdef int64_t first_free(self) except -1:
@@ -209,18 +214,19 @@ cdef class SharePartition:
         return self.next_offset
 
     def is_acquirable(self, int64_t max_record_locks):
-        """Return whether a fetch can acquire records: a tracked record is free, or the limit of record locks is not
-        reached."""
+        """Return whether a fetch can acquire records, if the log has them: either a tracked record is free, or the
+        limit of record locks is not reached."""
         return self.next_offset - self.start_offset < max_record_locks or self.first_free() < self.next_offset
 
     # ---- acquire
 
     def acquire(self, str member_id not None, batches, wanted, int64_t deadline_ms):
-        """Acquire records for a member. Return a list of (first offset, last offset, delivery count).
+        """Acquire records for a member. Return a list of the acquired ranges: (first offset, last offset, delivery
+        count).
 
-        `batches` are the log's batches from `next_fetch_offset` on: (first offset, last offset, is aborted). Records of
-        aborted transactions become ARCHIVED. So do records below the first batch, which the log does not have any more.
-        `wanted` is a Wanted.
+        `batches` are the batches of the log, starting at `next_fetch_offset`: (first offset, last offset, is aborted).
+        Free records in aborted batches become ARCHIVED. Free records below the first batch also become ARCHIVED,
+        because the log no longer has them. `wanted` is a `Wanted` object with the limits.
         """
         cdef Acquisition acquisition
         cdef int64_t first, last, base_offset, offset = self.first_free()
@@ -250,14 +256,15 @@ cdef class SharePartition:
         return acquisition.ranges
 
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
-        """Archive the free records from `first` up to `base_offset`, which the log does not have."""
+        """Archive the free records from `first` up to, but not including, `base_offset`, because the log does not have
+        them."""
         if self.runs.count:
             return self.archive(first, base_offset - 1)
         self.start_offset = self.next_offset = base_offset
         return 0
 
     cdef int archive(self, int64_t first, int64_t last) except -1:
-        """Archive records of a range: those that are free, and those that are not tracked yet."""
+        """Archive all records of a range that are free or not tracked yet."""
         cdef Py_ssize_t i, end
         if first < self.next_offset:
             i = self.runs.split_at(first)
@@ -273,14 +280,16 @@ cdef class SharePartition:
     # ---- acknowledge
 
     def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
-        """Begin the acknowledgement of records that a member has acquired: of all of them, or of none.
+        """Begin the acknowledgement of records that a member has acquired. If one record cannot be acknowledged, none
+        of them is.
 
-        Return the Change, or None if there is nothing to write. `batches` are (first offset, last offset, types), with
-        one type for all records or one for each. A renewed lock ends at `deadline_ms`. Raises KafkaError:
+        Return the Change to write, or None if no state changes. `batches` is a list of (first offset, last offset,
+        types). `types` has either one type for all records of the batch, or one type for each record. `deadline_ms` is
+        the new end of renewed locks. Raise KafkaError with one of these codes:
 
-        - INVALID_RECORD_STATE: the member has not acquired a record, or has named it twice, or a change of it is in
-          flight.
-        - INVALID_REQUEST: a record is above all tracked records.
+        - INVALID_RECORD_STATE: the member has not acquired one of the records, has named it twice, or a change of its
+          state is in flight.
+        - INVALID_REQUEST: one of the records is above all tracked records.
         """
         cdef Change change
         cdef Run *run
@@ -309,9 +318,10 @@ cdef class SharePartition:
         return self.begun(change)
 
     cdef list segments_of(self, str member_id, batches):
-        """Return (first offset, last offset, type) for each range of records with one type.
+        """Return the segments of the batches: (first offset, last offset, type) for each range of records with the same
+        type.
 
-        Leave out the records below `start_offset`, which are finished.
+        Omit records below `start_offset`, which are finished.
         """
         cdef list segments = []
         cdef int64_t first, last, begin, end = self.start_offset
@@ -344,7 +354,7 @@ cdef class SharePartition:
         return segments
 
     cdef int check_owned(self, str member_id, list segments) except -1:
-        """Raise INVALID_RECORD_STATE unless the member has acquired all records of the segments, which are sorted."""
+        """Raise INVALID_RECORD_STATE unless the member has acquired all records of the sorted segments."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i = self.runs.find(segments[0][0])
@@ -362,7 +372,7 @@ cdef class SharePartition:
         return 0
 
     cdef int split_along(self, list segments) except -1:
-        """Split runs at the bounds of the segments, which are sorted."""
+        """Split runs at the bounds of the sorted segments."""
         cdef int64_t first, last
         cdef list offsets = []
         for first, last, _ in segments:
@@ -371,8 +381,8 @@ cdef class SharePartition:
         return self.runs.split_along(offsets)
 
     def release(self, str member_id not None, int delivery_count_limit):
-        """Begin to free all records that a member has acquired. Return the Change, or None if the member has no
-        records."""
+        """Begin to free all records that a member has acquired. Return the Change to write, or None if the member has
+        acquired no records."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef Change change = self.begin(False, delivery_count_limit)
@@ -383,7 +393,8 @@ cdef class SharePartition:
         return self.begun(change)
 
     def expire(self, int64_t now_ms, int delivery_count_limit):
-        """Begin to free the records whose lock has ended. Return the Change, or None if there are no such records."""
+        """Begin to free the records whose locks have ended. Return the Change to write, or None if no lock has
+        ended."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef Change change = self.begin(True, delivery_count_limit)
@@ -398,7 +409,7 @@ cdef class SharePartition:
         return self.begun(change)
 
     def next_deadline_ms(self):
-        """Return the monotonic time at which the next lock ends; None if no record is locked."""
+        """Return the monotonic time in ms at which the next lock ends; None if no record is locked."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t earliest = INT64_MAX
@@ -433,7 +444,7 @@ cdef class SharePartition:
         return change.add(run.first, run.last, state, run.count)
 
     cdef int32_t count_finished(self) except -1:
-        """Return the number of tracked records that will be finished once all changes in flight are adopted."""
+        """Return the number of tracked records that are finished, or will be when all changes in flight are adopted."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t count = 0
@@ -449,19 +460,19 @@ cdef class SharePartition:
         return self.count_finished()
 
     def adopt(self, Change change not None):
-        """Adopt a change, because it is durable."""
+        """Apply the transitions of a change, because the change is durable."""
         self.end_change(change, True)
 
     def abandon(self, Change change not None):
-        """Undo a change that could not be written. Its records keep the state that they had before the change.
+        """Undo a change that could not be written. Its records keep the state that they had when the change began.
 
-        Records whose lock has ended become AVAILABLE; at the limit of deliveries, they become ARCHIVED.
+        However, records whose locks have ended become AVAILABLE, or ARCHIVED if they have reached the limit of
+        deliveries.
         """
         self.end_change(change, False)
 
     cdef int end_change(self, Change change, bint is_durable) except -1:
-        """End the change in the runs of its records. Records below `start_offset` are no longer tracked, so they are
-        skipped."""
+        """End the change in all runs of its records. Skip records below `start_offset`, which are no longer tracked."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i
@@ -484,7 +495,8 @@ cdef class SharePartition:
     # ---- the start
 
     def move_start(self, int64_t log_start_offset):
-        """Stop tracking the records below the start of the log. Return False if no record was tracked below it."""
+        """Move the start of the tracked records up to the start of the log. Return False if it is not below the start
+        of the log."""
         if log_start_offset <= self.start_offset:
             return False
         if log_start_offset >= self.next_offset:
@@ -497,7 +509,8 @@ cdef class SharePartition:
         return True
 
     cdef int settle(self) except -1:
-        """Stop tracking the finished records at the start, and join neighbouring runs that are equal."""
+        """Stop tracking the finished records at the start of the tracked range, and join adjacent runs with the same
+        state."""
         cdef Run *at = self.runs.at
         cdef Py_ssize_t i, kept = 0
         for i in range(self.runs.count):
@@ -517,12 +530,12 @@ cdef class SharePartition:
 
 @cython.final
 cdef class Acquisition:
-    """An acquisition in progress: the ranges of records that a member gets, batch by batch.
+    """An acquisition in progress. It collects the ranges of records that a member gets, batch by batch.
 
-    A record that no member can process must not use up the tries of its neighbours. Records that were delivered often
-    are therefore delivered in smaller and smaller parts. With t = max(2, limit / 2 rounded up), records that were
-    delivered t times or more are given without any others: first half of their batch, then a quarter, and so on. A
-    record in its last try is given alone.
+    A record that no member can process must not use up the tries of the records around it. Records that were delivered
+    often are therefore delivered in ever smaller parts. Let t = max(2, half the limit of deliveries, rounded up).
+    Records that were delivered t times or more are delivered without other records: first half of their batch, then a
+    quarter, and so on. A record in its last try is delivered without any other record.
     """
     def __init__(self, SharePartition owner not None, str member_id not None, wanted, int64_t deadline_ms):
         cdef int64_t in_flight = owner.next_offset - owner.start_offset
@@ -541,7 +554,7 @@ cdef class Acquisition:
         self.ranges = []
 
     cdef bint acquire_batch(self, int64_t first, int64_t last) except -1:
-        """Acquire the free records of a batch. Return whether to continue with the next batch."""
+        """Acquire the free records of a batch. Return whether the acquisition continues with the next batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t tracked_last = min(last, owner.next_offset - 1)
         cdef Py_ssize_t i = owner.runs.find(first)
@@ -562,7 +575,8 @@ cdef class Acquisition:
         return not self.is_full
 
     cdef Py_ssize_t acquire_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
-        """Acquire the wanted records of the free run `i`, which is split. Return the position of the acquired part."""
+        """Acquire as many records from `first` to `last` of the free run with index `i` as the limits allow. Split the
+        run. Return the index of the run of acquired records."""
         cdef Runs runs = self.owner.runs
         cdef Run *run = &runs.at[i]
         cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
@@ -584,7 +598,7 @@ cdef class Acquisition:
         return i
 
     cdef int acquire_new(self, int64_t last, bint is_first) except -1:
-        """Acquire the records of a batch that are not tracked yet, up to offset `last`, the end of the batch."""
+        """Acquire the records of a batch that are not tracked yet. `last` is the last offset of the batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t first = owner.next_offset
         cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
@@ -599,7 +613,7 @@ cdef class Acquisition:
         return self.give(&owner.runs.at[i], is_first)
 
     cdef int give(self, Run *run, bint is_first) except -1:
-        """Make the member the owner of a free run."""
+        """Mark a free run as acquired by the member, and add its records to the ranges."""
         cdef int64_t size = run.last - run.first + 1
         cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
         go_to(run, ACQUIRED)
@@ -619,7 +633,8 @@ cdef class Acquisition:
         return 0
 
     cdef int end(self) except -1:
-        """Note the size of each range that is delivered for the first time. Later deliveries divide it."""
+        """Store the size of each range that is delivered for the first time in its runs. Later deliveries of the range
+        divide this size."""
         cdef Runs runs = self.owner.runs
         cdef Py_ssize_t i, end
         cdef int64_t first, last

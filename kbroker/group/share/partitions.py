@@ -1,8 +1,7 @@
-"""The share partitions in memory. This broker leads their partitions.
-
-The first fetch of a share partition loads its state from the share coordinator. Acquisitions are kept in memory only.
-An acknowledgement or a release is written, then adopted, then answered. A share partition that no member has fetched
-for a while is dropped; the next fetch loads it again.
+"""The share partitions in memory: the tracked records of a share group in a partition that this broker leads. The first
+fetch of a share partition loads its state from the share coordinator. Acquisitions are kept in memory only. An
+acknowledgement or a release is first written to the share coordinator's log, then applied in memory, then answered. A
+share partition that no member has fetched for a while is removed from memory; the next fetch loads it again.
 """
 from __future__ import annotations
 
@@ -31,15 +30,15 @@ from kbroker.topics.partition import Partition
 logger = logging.getLogger(__name__)
 
 LIVE_BYTES = 2_000
-"""The memory of a share partition without its runs and members: an upper bound."""
+"""An upper bound for the memory of a share partition without its runs and member ids, in bytes."""
 IDLE_MS = 45_000
-"""The time without a fetch after which a share partition is dropped. It is the default session timeout of a share
-group."""
+"""The time without a fetch after which a share partition is removed from memory. It equals the default session timeout
+of a share group."""
 MOST_TRIES = 8
-"""The largest number of reads by one fetch that find only aborted transactions."""
+"""The largest number of reads by one fetch. A fetch reads again if it found only records of aborted transactions."""
 
 RELEASED_AT_ONCE = 64
-"""The partitions of a session that are released in one part of long work."""
+"""The number of a session's partitions that are released in one part of long work."""
 
 COORDINATOR_GONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                               ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
@@ -48,11 +47,12 @@ AS_THEY_ARE = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_O
 
 Done = Callable[[KafkaError | None], object]
 AcknowledgedBatch = tuple[int, int, Sequence[int]]
-"""First offset, last offset, and types: one type for all records, or one for each record."""
+"""(first offset, last offset, types). `types` has either one type for all records of the batch, or one type for each
+record."""
 
 
 class Waiting(Protocol):
-    """A fetch that waits for a share partition."""
+    """A fetch that waits until a share partition is loaded or has records to acquire."""
 
     def wake(self) -> object: ...
 
@@ -66,7 +66,7 @@ class Fetched(NamedTuple):
 
 
 class LivePartition:
-    """A share partition in memory. `records` is None while it is being loaded."""
+    """A share partition in memory. `records` is None while its state is being loaded."""
 
     def __init__(self, key: ShareKey, partition: Partition):
         self.key = key
@@ -86,7 +86,7 @@ class LivePartition:
 
 
 class SharePartitions:
-    """All share partitions in memory. `config_of` returns the configs in force for a group."""
+    """All share partitions in memory. `config_of(group_id)` returns the configs in force for a group."""
 
     def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
                  long_work: LongWork, memory: GroupMemory, config_of: Callable[[str], GroupConfig],
@@ -106,7 +106,7 @@ class SharePartitions:
         return len(self._live)
 
     def all(self) -> list[LivePartition]:
-        """Return the share partitions in memory, in the order in which they were loaded."""
+        """Return all share partitions in memory, in the order in which their loads began."""
         return list(self._live.values())
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class SharePartitions:
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
 
     def close(self) -> None:
-        """Forget all share partitions, because the log directory has failed or the broker stops."""
+        """Remove all share partitions from memory, because the log directory has failed or the broker stops."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
@@ -124,17 +124,18 @@ class SharePartitions:
             self._drop(live)
 
     def find(self, key: ShareKey) -> LivePartition:
-        """Return a share partition that a fetch has loaded. Raise UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+        """Return a share partition that a fetch has loaded. Raise UNKNOWN_TOPIC_OR_PARTITION if it is not in memory or
+        not loaded yet."""
         live = self._live.get(key)
         if live is None or live.records is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the share partition is not known: fetch it first')
         return live
 
     def open(self, key: ShareKey, partition: Partition) -> LivePartition:
-        """Return a share partition for a fetch. Load it if it is not in memory; its `waiting` fetches are woken when it
-        is loaded.
+        """Return a share partition for a fetch. If it is not in memory, begin to load it. When it is loaded, the
+        fetches in its `waiting` are woken.
 
-        Raises a KafkaError for the client if it cannot be loaded.
+        Raise KafkaError, with a code for the client, if it is already known that the share partition cannot be loaded.
         """
         live = self._live.get(key)
         if live is not None and live.partition is not partition:
@@ -183,10 +184,11 @@ class SharePartitions:
 
     def _choose_start(self, live: LivePartition, state: ShareState,
                       loaded: Callable[[KafkaError | None, ShareState | None], None]) -> None:
-        """Choose the start offset of a group that has none, by `share.auto.offset.reset`.
+        """Choose the start offset by `share.auto.offset.reset` if the share state has none.
 
-        Write the chosen offset first, unless every later choice would be the same. If the offset were not stored, the
-        choice after a crash could be above records that were acquired and not acknowledged.
+        Write the chosen offset before it is used, unless `share.auto.offset.reset` is earliest. If the offset were not
+        stored, a different offset could be chosen after a crash. Records that were acquired and not acknowledged could
+        then be skipped.
         """
         if state.start_offset != UNKNOWN_OFFSET:
             loaded(None, state)
@@ -212,12 +214,14 @@ class SharePartitions:
     # ---- fetch
 
     def is_acquirable(self, live: LivePartition) -> bool:
-        """Return whether the limit of record locks allows a member to acquire records."""
+        """Return whether a member may acquire records within the limit of record locks. Return False while the share
+        partition is being loaded."""
         config = self.config_of(live.key.group_id)
         return live.records is not None and live.records.is_acquirable(config.share_partition_max_record_locks)
 
     def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
-        """Return an estimate of the bytes of the records that a fetch could acquire. Raise the KafkaError of the read.
+        """Return an estimate of the size in bytes of the records that a fetch could acquire. Raise KafkaError if the
+        log cannot be read.
         """
         records = live.records
         if records is None:
@@ -231,13 +235,15 @@ class SharePartitions:
         return 0 if found is None else found.size_bytes
 
     def awaits_disk(self, live: LivePartition) -> bool:
-        """Return whether the next record to acquire is acknowledged to its producer, but not durable yet."""
+        """Return whether the next record that a member can acquire has been acknowledged to its producer, but is not
+        durable yet."""
         partition = live.partition
         return live.records is not None and (
             partition.high_watermark <= live.records.next_fetch_offset() < partition.acknowledged_offset)
 
     def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
-        """Acquire records for a member. Return None if none can be acquired. Raise the KafkaError of the read."""
+        """Acquire records for a member. Return None if no record can be acquired. Raise KafkaError if the log cannot be
+        read."""
         records = live.records
         if records is None:
             return None
@@ -266,15 +272,15 @@ class SharePartitions:
 
     def _slice(self, live: LivePartition, acquired: list[tuple[int, int, int]],
                batches: Sequence[tuple[int, int, bool]]) -> LogSlice:
-        """Return the batches that overlap the acquired records."""
+        """Return the slice of the log with the batches that contain acquired records."""
         end_offset = next(last for _, last, _ in batches if last >= acquired[-1][1]) + 1
         found = live.partition.read(acquired[0][0], 2**62, end_offset, True)
         assert found is not None
         return found
 
     def _adopt_log_start(self, live: LivePartition) -> None:
-        """Move the start of the share partition to the start of the log, if that is higher. The next write stores the
-        new start."""
+        """Move the start offset of the share partition up to the start of the log, if the latter is higher. The next
+        write stores the new start offset."""
         assert live.records is not None
         if live.records.move_start(live.partition.log_start_offset):
             self._count(live)
@@ -283,10 +289,10 @@ class SharePartitions:
 
     def acknowledge(self, live: LivePartition, member_id: str, batches: Iterable[AcknowledgedBatch],
                     done: Done) -> None:
-        """Acknowledge records that a member has acquired: all of them, or none.
+        """Acknowledge records that a member has acquired. If one record cannot be acknowledged, none of them is.
 
-        `done` gets None once the acknowledgement is durable, or the error for the client: INVALID_RECORD_STATE,
-        INVALID_REQUEST, or the error of the write.
+        Call `done` with None when the acknowledgement is durable, or with an error for the client:
+        INVALID_RECORD_STATE, INVALID_REQUEST, or the error of the write.
         """
         assert live.records is not None
         config = self.config_of(live.key.group_id)
@@ -303,8 +309,8 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release(self, key: ShareKey, member_id: str, done: Done) -> None:
-        """Free all records of a share partition that a member has acquired. `done` is called when the release is
-        durable."""
+        """Free all records of a share partition that a member has acquired. Call `done` when the release is durable or
+        has failed."""
         live = self._live.get(key)
         change = None
         if live is not None and live.records is not None:
@@ -315,11 +321,12 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
-        """Free all records that the member of an ended session has acquired. `done` is called when the releases are
-        durable.
+        """Free all records that the member of an ended session has acquired. Call `done` when all releases are durable
+        or have failed.
 
-        A long session is released in parts. If the member begins a new session before the last part, the rest is not
-        released: the new session may have acquired these records. They stay acquired until their locks end.
+        The records of a session with many partitions are released in parts. If the member begins a new session before
+        the last part, the remaining parts are skipped, because their records may have been acquired in the new session.
+        Records that are skipped stay acquired until their locks end.
         """
         waiting = 1     # counts the work itself
 
@@ -345,7 +352,8 @@ class SharePartitions:
         self._long_work.start(work())
 
     def _write(self, live: LivePartition, change: Change, done: Done) -> None:
-        """Write a change. Adopt it when it is durable, or abandon it if it cannot be written."""
+        """Write a change of records, and call `done` with the result. Adopt the change when it is durable, or abandon
+        it if it cannot be written."""
         changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
                           change.delivery_complete_count, change.batches)
 
@@ -370,7 +378,8 @@ class SharePartitions:
     # ---- locks
 
     def _arm(self, live: LivePartition, deadline_ms: int) -> None:
-        """Arm the timer of a share partition for a deadline, unless it is due earlier."""
+        """Arm the timer of a share partition so that it ends at `deadline_ms`, unless it is already armed for an
+        earlier time."""
         if live.timer is not None:
             if live.timer.deadline_ms <= deadline_ms:
                 return
@@ -400,11 +409,11 @@ class SharePartitions:
     # ---- drop
 
     def _release_and_drop(self, session: ShareSession) -> None:
-        """Free the records of the member whose connection has closed. If its group has no session left, drop the
-        group's share partitions.
+        """Free the records that a member has acquired, because its connection was closed. If its group then has no
+        session, remove the group's share partitions from memory.
 
-        As in Kafka, a session that ends by a request drops nothing before its connection is closed. Records above the
-        limit of record locks therefore stay tracked for the next member.
+        As in Kafka, if a request ends the session, share partitions are removed from memory only when the connection is
+        closed. Until then, records beyond the limit of record locks stay tracked for the next member.
         """
         self.release_session(session, lambda: self._drop_unused(session.key.group_id))
 
@@ -413,13 +422,14 @@ class SharePartitions:
             self.drop_group(group_id)
 
     def drop_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without sessions, except those that a fetch waits for."""
+        """Remove the share partitions of a group from memory, except those that a fetch waits for. The group must have
+        no sessions."""
         for live in [live for key, live in self._live.items() if key.group_id == group_id]:
             if not live.waiting:
                 self._drop(live)
 
     def drop_topic(self, topic_id: bytes) -> None:
-        """Drop the share partitions of a deleted topic."""
+        """Remove the share partitions of a deleted topic from memory."""
         for live in [live for key, live in self._live.items() if key.topic_id == topic_id]:
             self._drop(live)
 
@@ -437,7 +447,8 @@ class SharePartitions:
         yield
 
     def _is_idle(self, live: LivePartition) -> bool:
-        """Return whether no fetch has used a share partition for IDLE_MS, and no member has acquired records of it."""
+        """Return whether a share partition can be removed from memory: no fetch has used it for IDLE_MS, and no member
+        has acquired records of it."""
         is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
         return is_unused and live.records is not None and live.records.next_deadline_ms() is None
 
@@ -464,15 +475,17 @@ def is_read_committed(config: GroupConfig) -> bool:
 
 
 def upper_bound(partition: Partition, config: GroupConfig) -> int:
-    """Return the offset below which the group may read records."""
+    """Return the offset below which a share group may read records: the last stable offset or the high watermark, by
+    the group's isolation level."""
     return partition.last_stable_offset if is_read_committed(config) else partition.high_watermark
 
 
 def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Searches) -> Steps[int]:
     """Return the start offset of a group whose `share.auto.offset.reset` is latest or by_duration:<ISO 8601>.
 
-    If there is no record to start at, return the end of the records that are acknowledged to their producers, once they
-    are durable. Raises KafkaError.
+    If no record is young enough for the duration, or if the config is latest, wait until all records that are
+    acknowledged to their producers are durable, and return the high watermark. Raise KafkaError if the log cannot be
+    read.
     """
     if reset.startswith(BY_DURATION):
         from kbroker.settings.durations import java_duration_ms  # a start does not need it
@@ -492,7 +505,7 @@ def state_with_start(state: ShareState, start_offset: int) -> ShareState:
 
 
 def for_client(error: KafkaError) -> KafkaError:
-    """Translate an error of the share coordinator into an error for a client that fetches or acknowledges records."""
+    """Translate an error of the share coordinator to an error for a client that fetches or acknowledges records."""
     code = error.code
     if code in COORDINATOR_GONE:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,7 +1,7 @@
-"""The durable state of a share partition, and its rows in `__share_group_state`.
-
-A share partition is one partition of a topic for one share group. Its first row is a snapshot, which has the whole
-state. An update has the changes since the row before it. After a number of updates, the next row is a snapshot again.
+"""The durable state of a share partition, and the functions that make and read its rows in `__share_group_state`. A
+share partition is a partition of a topic, as one share group reads it. The first row of a share partition is a
+snapshot, which has the whole state. The next rows are updates. An update has only the changes since the previous row.
+After a number of updates, the next row is a snapshot again.
 """
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ MOST_OFFSETS = 2**63 - 1
 ROW_VERSION = 0
 SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
 UPDATE_HEAD = struct.Struct('>hiiq')
-"""The fields of a row's value that come before the batches. The first is the version."""
+"""The layouts of the fields that precede the batches in the value of a snapshot row and of an update row. The first
+field is the row version."""
 STATE_BYTES = 900
-"""The memory of a ShareState without batches: an upper bound. It includes the state's key in three dictionaries, and
-the keys of its rows."""
+"""An upper bound for the memory of a ShareState without batches, in bytes. It includes the state's key in three
+dictionaries, and the keys of its rows."""
 BATCH_BYTES = 168
-"""The memory of one batch with its numbers: an upper bound."""
+"""An upper bound for the memory of one batch tuple with its four numbers, in bytes."""
 
 
 class ShareKey(NamedTuple):
@@ -41,13 +42,13 @@ class ShareKey(NamedTuple):
 
     @property
     def coordinator_key(self) -> str:
-        """The key of the share partition in FindCoordinator. It also chooses the partition of `__share_group_state` for
-        its rows."""
+        """The key of the share partition in FindCoordinator requests. The hash of this key determines the partition of
+        `__share_group_state` that has the share partition's rows."""
         return f'{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}'
 
 
 def parse_coordinator_key(text: str) -> ShareKey:
-    """Return the share partition of a FindCoordinator key. Raise INVALID_REQUEST."""
+    """Return the share partition that a FindCoordinator key names. Raise INVALID_REQUEST if the key is malformed."""
     parts = text.rsplit(':', 2)
     try:
         if len(parts) != 3 or not parts[0]:
@@ -59,11 +60,13 @@ def parse_coordinator_key(text: str) -> ShareKey:
 
 
 StateBatch = tuple[int, int, int, int]
-"""First offset, last offset, state and delivery count. States: 0 available, 2 acknowledged, 4 archived."""
+"""(first offset, last offset, delivery state, delivery count). The delivery states are 0 (available), 2 (acknowledged)
+and 4 (archived)."""
 
 
 class Changes(NamedTuple):
-    """A write to a share partition: the changes by the leader, and the epochs that the leader knows."""
+    """A write to a share state: the changes that the partition's leader makes, and the state epoch and leader epoch
+    that the leader knows."""
 
     state_epoch: int
     leader_epoch: int
@@ -74,10 +77,14 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """The state of a share partition after a row. `start_offset` is -1 until a leader has chosen one.
+    """The state of a share partition after one of its rows. `start_offset` is -1 until a leader has chosen a start
+    offset.
 
-    The last three fields are not in the row: the number of updates since the last snapshot, the offset of that snapshot
-    in the log, and the time of the last row.
+    The last three fields describe the rows of the share partition in the log:
+
+    * `updates`: the number of updates since the last snapshot.
+    * `snapshot_offset`: the offset of the last snapshot in the log.
+    * `written_ms`: the time of the last row.
     """
 
     snapshot_epoch: int
@@ -93,14 +100,14 @@ class ShareState:
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the state: an estimate from measured sizes."""
+        """The memory of the state in bytes, estimated from measured sizes."""
         return STATE_BYTES + BATCH_BYTES * len(self.batches)
 
     def lag(self, high_watermark: int) -> int | None:
-        """Return the number of offsets below the high watermark that no member has finished.
+        """Return the number of records below the high watermark whose delivery is not finished.
 
-        Return None without a start offset, and for a row of a version without the count of finished offsets. A client
-        can set a start offset far below 0, so the result is bounded by the largest number that a response can hold.
+        Return None if the state has no start offset or no count of finished records. A client can set a start offset
+        far below 0. The result is therefore at most the largest number that a response can hold.
         """
         if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
             return None
@@ -108,11 +115,12 @@ class ShareState:
 
 
 Row = tuple[bytes, bytes | None]
-"""The key and the value of a record. The value is None in a tombstone, which deletes the state."""
+"""The encoded key and value of a record. If the value is None, the record is a tombstone, which deletes the state."""
 
 
 def with_changes(state: ShareState, changes: Changes, now_ms: int) -> ShareState:
-    """Return the state after a write. A start offset or leader epoch of -1 changes nothing."""
+    """Return the state that results from a write. If the write's start offset or leader epoch is -1, the state keeps
+    its own."""
     start_offset = state.start_offset if changes.start_offset == UNKNOWN_OFFSET else changes.start_offset
     return replace(
         state,
@@ -130,7 +138,7 @@ def snapshot_row(key: ShareKey, state: ShareState) -> Row:
 
 
 def update_row(key: ShareKey, snapshot_epoch: int, changes: Changes) -> Row:
-    """Return the update row of a write. Merge the overlapping batches of the write."""
+    """Return the update row that stores a write. Overlapping batches of the write are merged."""
     head = UPDATE_HEAD.pack(ROW_VERSION, snapshot_epoch, changes.leader_epoch, changes.start_offset)
     batches = merge_batches((), changes.batches, changes.start_offset)
     return (encode_row_key(messages.ShareUpdateKey(**key._asdict())),
@@ -146,10 +154,11 @@ def _snapshot_key(key: ShareKey) -> bytes:
 
 
 def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey, ShareState | None] | None:
-    """Return the share partition of a record, and its state after the record, which is None after a tombstone.
+    """Return the share partition of a record and the state that results from the record. The state is None after a
+    tombstone.
 
-    Return None for a row of an unknown type, and for an update of a share partition without a snapshot. Raises
-    RowError.
+    Return None if the row is of an unknown type, or if it is an update of a share partition without a snapshot. Raise
+    RowError if the row cannot be read.
     """
     row_key = decode_row_key(SHARE_GROUP_STATE, record.key or b'')
     if row_key is None:
@@ -173,7 +182,7 @@ def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey,
 
 
 def _batches_of(value: Any) -> list[StateBatch]:
-    """Return the batches of a row. Raise RowError for a batch whose last offset is below its first."""
+    """Return the batches in a row's value. Raise RowError if a batch has a last offset below its first offset."""
     found = [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
              for batch in value.state_batches]
     for first, last, _, _ in found:

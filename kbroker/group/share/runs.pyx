@@ -1,7 +1,8 @@
-"""The runs of a share partition: neighbouring records with the same state, sorted by offset and without gaps.
+"""The table of the runs of a share partition. A run is a range of adjacent records with the same state. The runs are
+sorted by offset, without gaps between them.
 
 There may be thousands of runs, so they are C structs of 48 bytes in one block of memory. A block that has to grow gets
-an eighth more places than are needed, plus GROWTH.
+more places than are needed: an eighth more, plus GROWTH.
 """
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -30,7 +31,7 @@ cdef str owner_of(Run *run):
 
 
 cdef void set_owner(Run *run, str member_id) noexcept:
-    """Set the owner of a run. None means that no member has acquired the records."""
+    """Set the owner of a run to a member id. None means that no member has acquired the run's records."""
     cdef PyObject *before = run.member_id
     run.member_id = NULL if member_id is None else <PyObject *>member_id
     Py_XINCREF(run.member_id)
@@ -39,9 +40,9 @@ cdef void set_owner(Run *run, str member_id) noexcept:
 
 @cython.final
 cdef class Runs:
-    """A table of runs, `at[0]` to `at[count - 1]`. A pointer to a run is valid until the next change of the table.
+    """A table of runs: `at[0]` to `at[count - 1]`. A pointer to a run is valid only until the table changes.
 
-    The table owns one reference to the member of each run.
+    For each run with an owner, the table holds one reference to the member id.
     """
 
     def __dealloc__(self):
@@ -51,8 +52,8 @@ cdef class Runs:
         PyMem_Free(self.at)
 
     cdef Py_ssize_t find(self, int64_t offset) noexcept:
-        """Return the position of the run that holds `offset`, or the number of runs if `offset` is not below the end of
-        the last."""
+        """Return the index of the run that contains `offset`. If `offset` is above the last run, return the number of
+        runs."""
         cdef Py_ssize_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) >> 1
@@ -63,7 +64,7 @@ cdef class Runs:
         return low
 
     cdef int append(self, Run run) except -1:
-        """Append a run. The table takes over the run's reference to a member."""
+        """Append a run. The table takes over the run's reference to the member id."""
         self.make_room(1)
         self.at[self.count] = run
         self.count += 1
@@ -78,7 +79,8 @@ cdef class Runs:
         return self.truncate(self.count - count)
 
     cdef Py_ssize_t split_at(self, int64_t offset) except -1:
-        """Split the run that holds `offset`, so that a run begins at `offset`. Return the position of that run."""
+        """Split the run that contains `offset`, so that a run begins at `offset`. Return the index of the run that
+        begins there."""
         cdef Py_ssize_t i = self.find(offset)
         if i == self.count or self.at[i].first >= offset:
             return i
@@ -89,8 +91,8 @@ cdef class Runs:
         return i + 1
 
     cdef int split_along(self, list offsets) except -1:
-        """Split runs so that one begins at each of the offsets, which are sorted. One pass serves all: a run may hold
-        thousands of these offsets."""
+        """Split runs so that a run begins at each of the sorted offsets. All splits are made in one pass over the
+        table, because one run may contain thousands of the offsets."""
         cdef Py_ssize_t source = self.count - 1, target = source + self.count_splits(offsets), i
         cdef int64_t offset
         self.make_room(target - source)
@@ -108,7 +110,7 @@ cdef class Runs:
         return 0
 
     cdef Py_ssize_t count_splits(self, list offsets) except -1:
-        """Return the number of splits that `split_along` has to make."""
+        """Return the number of splits that `split_along` has to make for these offsets."""
         cdef Py_ssize_t i = 0, splits = 0
         cdef int64_t offset, previous = -1
         for offset in offsets:
@@ -120,7 +122,7 @@ cdef class Runs:
         return splits
 
     cdef int truncate(self, Py_ssize_t count) except -1:
-        """Keep the first `count` runs. Free memory if more than half of the places are empty."""
+        """Keep only the first `count` runs. Free memory if more than half of the table's places are then unused."""
         self.count = count
         if self.capacity > 2 * (count + GROWTH):
             self.resize(count + GROWTH)
@@ -142,7 +144,7 @@ cdef class Runs:
 
 
 cdef void begin_at(Run *run, Run *rest, int64_t offset) noexcept:
-    """End a run before `offset`. Begin `rest`, which is a copy of the run, at `offset`."""
+    """Split a run at `offset`: end the run before `offset`, and let `rest`, a copy of the run, begin at `offset`."""
     run.last = offset - 1
     rest.first = offset
     Py_XINCREF(rest.member_id)

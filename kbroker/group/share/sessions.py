@@ -1,7 +1,6 @@
-"""Share sessions: the partitions that each member of a share group fetches. A session spares the member a full list in
-every request: a request only lists changes.
-
-A session belongs to (group id, member id) and to the connection that opened it. Its epoch counts the member's requests.
+"""Share sessions. A session stores the partitions that one member of a share group fetches. With a session, a member
+need not list all partitions in every request; a request only lists changes. A session belongs to one (group id, member
+id), and to the connection on which it was opened. The session's epoch counts the member's requests.
 """
 from __future__ import annotations
 
@@ -16,15 +15,16 @@ FIRST_EPOCH = 0
 LAST_EPOCH = -1
 LARGEST_EPOCH = 2**31 - 1
 MOST_HELD = 200_000
-"""The largest number of partitions of all sessions. Each takes about 100 bytes."""
+"""The largest number of partitions in all sessions together. Each partition takes about 100 bytes of memory."""
 MOST_NAME_BYTES = 16 * 1024 * 1024
-"""The largest memory of the ids of groups and members. It is some 8 KB for each session that the default setting
-allows."""
+"""The largest memory of the group ids and member ids in all sessions together. It is about 8 KB for each of the
+sessions that the default of group.share.max.share.sessions allows."""
 MOST_OF_A_SESSION = 20_000
-"""The largest number of partitions of one session. Some steps handle all of them at once, and hold the loop."""
+"""The largest number of partitions of one session. Some steps handle all partitions of a session without a yield, and
+block the event loop during this time."""
 
 SessionPartition = tuple[bytes, int]
-"""Topic id and index."""
+"""(topic id, partition index)."""
 
 
 class SessionKey(NamedTuple):
@@ -33,8 +33,8 @@ class SessionKey(NamedTuple):
 
 
 class ShareSession:
-    """The partitions of one member, in the order in which it has named them. `epoch` is that of the member's next
-    request."""
+    """The session of one member. The partitions are in the order in which the member's requests have added them.
+    `epoch` is the epoch that the member's next request must have."""
 
     def __init__(self, key: SessionKey, connection_id: object):
         self.key = key
@@ -43,7 +43,8 @@ class ShareSession:
         self.partitions: dict[SessionPartition, None] = {}
 
     def rotated(self) -> list[SessionPartition]:
-        """Return the partitions, rotated so that each request begins with another partition."""
+        """Return the partitions, rotated by the epoch. Each request therefore begins with a different partition than
+        the request before it."""
         partitions = list(self.partitions)
         if partitions:
             at = self.epoch % len(partitions)
@@ -57,8 +58,9 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    When a connection is closed, `on_end` is called with each of its sessions. If a request has ended a session on it
-    before, `on_leave` is called with the group id of the last session that was ended so.
+    When a connection is closed, each function in `on_end` is called with each session of the connection. If a request
+    on this connection has ended a session, each function in `on_leave` is then called with the group id of the session
+    that was ended last.
     """
 
     def __init__(self, most: Callable[[], int]):
@@ -69,10 +71,10 @@ class ShareSessions:
         self._by_connection: dict[object, set[SessionKey]] = {}
         self._by_group: dict[str, int] = {}
         self._left_groups: dict[object, str] = {}
-        """By open connection: the group of the session that a request on it has ended last."""
+        """Maps an open connection to the group id of the session that a request on this connection has ended last."""
         self.held = 0
         self.name_bytes = 0
-        """The memory of the ids of groups and members in these tables."""
+        """The memory of the group ids and member ids in the tables of this object, in bytes."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -92,9 +94,9 @@ class ShareSessions:
         return self._most()
 
     def begin(self, key: SessionKey, connection_id: object, partitions: Iterable[SessionPartition]) -> ShareSession:
-        """Open a session. End the old session of the member, if there is one.
+        """Open a session. If the member has a session, end it first.
 
-        Raises SHARE_SESSION_LIMIT_REACHED. The old session has ended then, too.
+        Raise SHARE_SESSION_LIMIT_REACHED if a limit is exceeded. The member's previous session is ended even then.
         """
         old = self._sessions.get(key)
         if old is not None:
@@ -118,9 +120,10 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
-        """Return the session for a request with this epoch. The epoch must be the expected one, or -1.
+        """Return the member's session for a request with this epoch. The epoch must be the session's epoch or -1, which
+        ends the session.
 
-        Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        Raise SHARE_SESSION_NOT_FOUND if the member has no session, INVALID_SHARE_SESSION_EPOCH if the epoch is wrong.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -132,9 +135,9 @@ class ShareSessions:
 
     def change(self, session: ShareSession, added: Iterable[SessionPartition],
                forgotten: Iterable[SessionPartition]) -> None:
-        """Add and remove the partitions that a request names, and advance the epoch.
+        """Add and remove the partitions that a request lists, and advance the epoch.
 
-        Raises SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
+        Raise SHARE_SESSION_LIMIT_REACHED if a limit is exceeded; the session is then unchanged.
         """
         new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
         before = len(session.partitions)
@@ -150,7 +153,7 @@ class ShareSessions:
         return group_id in self._by_group
 
     def connection_closed(self, connection_id: object) -> None:
-        """End the sessions that the closed connection has opened."""
+        """End the sessions that were opened on a connection, because it was closed."""
         left_group = self._forget_left_group(connection_id)
         for key in self._by_connection.pop(connection_id, ()):
             session = self._sessions[key]
@@ -162,7 +165,8 @@ class ShareSessions:
                 on_leave(left_group)
 
     def end(self, session: ShareSession) -> None:
-        """End a session, because its member requests it. Do nothing if another session has replaced it."""
+        """End a session, because its member requests this or opens a new session. Do nothing if a new session has
+        already replaced it."""
         if self._sessions.get(session.key) is session:
             self._forget_left_group(session.connection_id)
             self._left_groups[session.connection_id] = session.key.group_id
@@ -190,7 +194,7 @@ class ShareSessions:
             del self._by_group[session.key.group_id]
 
     def _check_room(self, added: int, held: int) -> None:
-        """Raise SHARE_SESSION_LIMIT_REACHED unless there is room for `added` more partitions in a session of `held`
+        """Raise SHARE_SESSION_LIMIT_REACHED unless `added` more partitions may be added to a session that has `held`
         partitions."""
         if added + held > MOST_OF_A_SESSION:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,

@@ -1,11 +1,13 @@
-"""The share coordinator: the acknowledgements of share groups, stored in `__share_group_state`.
+"""The share coordinator. It stores the share states, which have the acknowledgements of share groups, in
+`__share_group_state`.
 
-The leader of a share partition (`share/partitions`) reads the state when it loads the share partition. It writes each
-change before it answers the client. Memory is the replay of the log: a row is adopted when it is durable. A row may
-build on rows in flight, which readers do not see.
+The leader of a share partition (`share/partitions`) reads the state when it loads the share partition. The leader
+writes each change to the state before it answers the client. The states in memory are a replay of the log: a row
+changes them when it is durable. A new row may build on rows in flight, although readers do not see the effect of these
+rows yet.
 
-If a share partition was not written for five minutes, a snapshot replaces its updates. Then the log is deleted up to
-the oldest snapshot that is still needed.
+If nothing was written to a share partition for five minutes, a snapshot replaces its updates. Then the log is deleted
+up to the oldest snapshot that is still needed.
 """
 from __future__ import annotations
 
@@ -47,19 +49,20 @@ from kbroker.topics.topic import Topic
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_MS = 300_000
-"""The time without a write after which a snapshot replaces the updates of a share partition. The sweep that looks for
-such share partitions has the same interval."""
+"""The time without a write after which a snapshot replaces the updates of a share partition. The sweep that finds share
+partitions without a write runs at the same interval."""
 ROWS_TOGETHER = 32
-"""The largest number of rows in one batch, and in one part of long work."""
+"""The largest number of rows that one part of long work appends, as one batch."""
 
 BATCHES_TOGETHER = 2_000
-"""The largest number of batches in the snapshots of one part, unless one snapshot alone has more."""
+"""When the snapshots in one part of long work have this number of batches of records together, no further snapshot is
+added to the part."""
 
 Done = Callable[[KafkaError | None], object]
 
 
 class PendingRow(NamedTuple):
-    """A row in flight, and the state of its share partition after it. The state is None after a tombstone."""
+    """A row to append, with the state of its share partition after this row. The state is None after a tombstone."""
 
     key: ShareKey
     state: ShareState | None
@@ -67,7 +70,7 @@ class PendingRow(NamedTuple):
 
 
 class ShareStateShard:
-    """One partition of `__share_group_state`. `states` has the states that are durable."""
+    """One partition of `__share_group_state`. `states` has the durable states of its share partitions."""
 
     def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory):
         self.partition = partition
@@ -78,8 +81,8 @@ class ShareStateShard:
         self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
 
     def load(self) -> None:
-        """Replay the log. From then on, replay each batch that is appended. Raise CorruptLogError if the log cannot be
-        read."""
+        """Replay the log. After that, each appended batch is replayed when it is durable. Raise CorruptLogError if the
+        log cannot be read."""
         self.partition.replay_all(self.replay)
         self.partition.set_replayer(self.replay)
 
@@ -89,7 +92,8 @@ class ShareStateShard:
             self._set(key, None)
 
     def newest(self, key: ShareKey) -> ShareState | None:
-        """Return the state on which the next row builds. It may be in flight."""
+        """Return the state after the last appended row of a share partition, on which its next row builds. This row may
+        be in flight."""
         return self._in_flight[key] if key in self._in_flight else self.states.get(key)
 
     def is_settled(self, key: ShareKey) -> bool:
@@ -97,14 +101,16 @@ class ShareStateShard:
         return key not in self._in_flight
 
     def append(self, changes: Sequence[PendingRow], done: Done) -> None:
-        """Append the rows as one batch. `done` gets None when they are durable and adopted, or the error."""
+        """Append the rows as one batch. Call `done` with None when the rows are durable and applied in memory, or with
+        the error."""
         base_offset = self.partition.log_end_offset
         before = {change.key: self.newest(change.key) for change in changes if not self.is_settled(change.key)}
         entry = (base_offset, tuple(
             change if change.state is None or change.state.updates else
             change._replace(state=replace(change.state, snapshot_offset=base_offset + number))
             for number, change in enumerate(changes)))
-        # The entry is added before the append: the batch may be durable and replayed before the append returns.
+        # The entry in `_appended` is added before the append, because the batch may be durable and replayed before the
+        # append returns.
         self._appended.append(entry)
         for change in entry[1]:
             self._in_flight[change.key] = change.state
@@ -122,12 +128,13 @@ class ShareStateShard:
                                     lambda error: done(None if error is None else client_error(error)))
 
     def when_settled(self, done: Done) -> None:
-        """Call `done` with None when all earlier appends are durable, or with the error."""
+        """Call `done` with None when all batches that were appended before this call are durable, or with the error."""
         self.partition.when_durable(self.partition.log_end_offset,
                                     lambda error: done(None if error is None else client_error(error)))
 
     def replay(self, header: BatchHeader, batch: Any) -> None:
-        """Adopt one batch of the log. A batch that this shard has appended is not decoded again."""
+        """Apply one durable batch of the log to the states. A batch that this shard has appended itself is not
+        decoded."""
         if header.is_control:
             return
         if self._appended and self._appended[0][0] == header.base_offset:
@@ -158,7 +165,7 @@ class ShareStateShard:
         self._memory.hold(held_bytes)
 
     def prune(self) -> None:
-        """Delete the log up to the oldest snapshot that the next start needs."""
+        """Delete the records of the log before the oldest snapshot that a restart needs."""
         if self._appended:
             return
         needed = min((state.snapshot_offset for state in self.states.values()), default=self.partition.high_watermark)
@@ -169,11 +176,13 @@ class ShareStateShard:
 class ShareStates:
     """The states of all share partitions.
 
-    The operations raise no error. They pass a KafkaError to `done`, which may be called before they return:
+    The operations with an argument `done` do not raise errors. They pass a KafkaError to `done`, which may be called
+    before the operation returns:
 
     - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the log cannot be written.
-    - COORDINATOR_LOAD_IN_PROGRESS: there is no memory for more share partitions.
-    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: see each operation.
+    - COORDINATOR_LOAD_IN_PROGRESS: there is no memory for another share partition.
+    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: see the documentation of
+      each operation.
 
     `updates_per_snapshot` returns the setting share.coordinator.snapshot.update.records.per.snapshot. `on_reset` is
     called with the key of each share partition whose state was initialized again or deleted.
@@ -193,7 +202,7 @@ class ShareStates:
         self.on_reset: list[Callable[[ShareKey], object]] = []
 
     def start(self) -> None:
-        """Load the states, and start the sweep. Raise CorruptLogError if the log cannot be read."""
+        """Load all states, and start the timer of the sweep. Raise CorruptLogError if the log cannot be read."""
         self._topics.on_topic_created.append(self._on_topic_created)
         self._topics.on_topic_deleted.append(self._on_topic_deleted)
         topic = self._topics.topic(SHARE_GROUP_STATE)
@@ -203,7 +212,7 @@ class ShareStates:
         self._stop_timer = self._timers.every(SNAPSHOT_INTERVAL_MS, self.sweep)
 
     def close(self) -> None:
-        """Stop the sweep and forget all states. Later operations get NOT_COORDINATOR."""
+        """Stop the timer of the sweep, and forget all states. Operations after this call fail with NOT_COORDINATOR."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
@@ -215,11 +224,13 @@ class ShareStates:
 
     def initialize(self, starts: Mapping[ShareKey, int], state_epoch: int,
                    done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Initialize the states of share partitions. A share partition that has a state loses its acknowledgements.
+        """Initialize the states of share partitions. If a share partition already has a state, its acknowledgements are
+        lost.
 
-        `starts` has the offsets at which the group starts to read; -1 stands for `share.auto.offset.reset`. `done` is
-        called when all states are durable, with the error of each key that failed: UNKNOWN_TOPIC_OR_PARTITION, or
-        FENCED_STATE_EPOCH if the state has a higher state epoch. Creates `__share_group_state` if it does not exist.
+        `starts` maps each share partition to the offset at which its group starts to read; -1 means that
+        `share.auto.offset.reset` decides. Create `__share_group_state` if it does not exist. When all states are
+        durable or have failed, call `done` with {key: error} for the share partitions that failed. The error is
+        UNKNOWN_TOPIC_OR_PARTITION, or FENCED_STATE_EPOCH if the existing state has a higher state epoch.
         """
         try:
             self._topics.ensure_internal(SHARE_GROUP_STATE)
@@ -231,10 +242,11 @@ class ShareStates:
 
     def read(self, key: ShareKey, leader_epoch: int,
              done: Callable[[KafkaError | None, ShareState | None], object]) -> None:
-        """Pass the durable state of a share partition to `done`, for the leader of its partition.
+        """Pass the durable state of a share partition to `done`, because the partition's leader loads the share
+        partition.
 
-        A leader epoch that is higher than the known one is written first. The error is INVALID_REQUEST if the state was
-        never initialized, and FENCED_LEADER_EPOCH if the leader epoch is lower than the known one.
+        If `leader_epoch` is higher than the state's leader epoch, it is first written to the state. If it is lower, the
+        error is FENCED_LEADER_EPOCH. If the state was never initialized, the error is INVALID_REQUEST.
         """
         try:
             if self._topics.topic(SHARE_GROUP_STATE) is None:
@@ -264,11 +276,11 @@ class ShareStates:
             shard.when_settled(answer)
 
     def write(self, key: ShareKey, changes: Changes, done: Done) -> None:
-        """Write changes by the leader of a share partition. `done` gets None when they are durable, or one of these
-        errors:
+        """Write changes that the leader of a share partition has made. Call `done` with None when the changes are
+        durable, or with one of these errors:
 
         - INVALID_REQUEST: the state was never initialized.
-        - FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH: an epoch is lower than the known one.
+        - FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH: the epoch in `changes` is lower than that of the state.
         - UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist.
         """
         try:
@@ -288,19 +300,19 @@ class ShareStates:
 
     @property
     def is_served(self) -> bool:
-        """`__share_group_state` exists. Without it, no share partition has a state."""
+        """True if `__share_group_state` exists. Without this topic, no share partition has a state."""
         return bool(self._shards)
 
     def summary(self, key: ShareKey) -> ShareState | None:
         """Return the durable state of a share partition; None if it was never initialized.
 
-        Callers only use its epochs, start offset and delivery complete count. Raises NOT_COORDINATOR while
-        `__share_group_state` is not served.
+        Callers only use the state's epochs, start offset and delivery complete count. Raise NOT_COORDINATOR if
+        `__share_group_state` does not exist.
         """
         return self._shard(key).states.get(key)
 
     def keys_of(self, group_id: str) -> Steps[list[ShareKey]]:
-        """Return the share partitions of a group that have a state."""
+        """Return the share partitions of a group that have a state. This is a generator, which searches in parts."""
         pace = Pace()
         found = []
         for shard in list(self._shards):
@@ -312,10 +324,10 @@ class ShareStates:
         return found
 
     def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Delete the states of share partitions. `done` is called when the deletion is durable, with the keys that
-        failed.
+        """Delete the states of share partitions. When the deletions are durable or have failed, call `done` with {key:
+        error} for the share partitions that failed.
 
-        A share partition without a state does not fail.
+        A share partition that has no state counts as deleted.
         """
         if not self._shards:
             done({})        # `__share_group_state` does not exist, so no share partition has a state
@@ -355,7 +367,8 @@ class ShareStates:
 
     def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], PendingRow | None],
                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Append the row that `change` returns for each key, in batches by shard, as long work."""
+        """For each key, append the row that `change(shard, key)` returns, as long work. The rows of one shard are
+        appended in batches."""
         failed: dict[ShareKey, KafkaError] = {}
         waiting = 1     # counts the work itself
 
@@ -420,11 +433,11 @@ class ShareStates:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                              f'{key.coordinator_key} is no partition of an existing topic')
 
-    # ---- snapshots by time
+    # ---- snapshots after a time without writes
 
     def sweep(self) -> None:
-        """Write snapshots of share partitions that are not written any more, and prune the logs. Do nothing while
-        another sweep is in progress."""
+        """Start a sweep, which writes snapshots of share partitions that were not written for SNAPSHOT_INTERVAL_MS, and
+        prunes the logs. Do nothing if a sweep is in progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._long_work.start(self._sweep())
@@ -459,8 +472,8 @@ class ShareStates:
         logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))
 
     def _on_topic_created(self, topic: Topic) -> None:
-        """Load the partitions of a new topic. Partitions that are added to the topic later are used after the next
-        start only, because they move keys to other shards."""
+        """Load the partitions of `__share_group_state` when this topic is created. If partitions are added to the topic
+        later, they are ignored until the broker restarts, because they change the shards of keys."""
         if topic.name == SHARE_GROUP_STATE and not self._shards:
             self._load(topic)
 
@@ -473,7 +486,8 @@ class ShareStates:
             self._long_work.start(self._forget(lambda topic_id: topic_id == topic.topic_id))
 
     def _forget_deleted_topics(self) -> Steps[None]:
-        """Write the tombstones of share partitions of deleted topics, which a crash may have prevented."""
+        """Delete the states of share partitions whose topics do not exist. States of this kind remain if the broker
+        crashed after the deletion of a topic and before the deletion of its share states."""
         return self._forget(lambda topic_id: self._topics.topic_by_id(topic_id) is None)
 
     def _forget(self, is_deleted: Callable[[bytes], bool]) -> Steps[None]:
@@ -493,7 +507,8 @@ class ShareStates:
 
 
 def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) -> Iterable[list[ShareKey]]:
-    """Yield the keys in parts. The snapshots of one part have few rows, and few batches together."""
+    """Yield the keys in parts, so that the snapshots of one part are few and have few batches together: a part ends
+    with ROWS_TOGETHER keys or BATCHES_TOGETHER batches."""
     part: list[ShareKey] = []
     batches = 0
     for key in keys:
@@ -507,7 +522,7 @@ def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) ->
 
 
 def client_error(error: KafkaError) -> KafkaError:
-    """Translate the error of a failed append for clients of the coordinator."""
+    """Convert the error of a failed append to the error that clients of the coordinator get."""
     return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
 
 
