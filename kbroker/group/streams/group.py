@@ -1,4 +1,5 @@
-"""A streams group (KIP-1071): its topology, its members and their tasks, as its rows have made them."""
+"""The state of a streams group (KIP-1071): the topology, the members and their tasks. Rows change it, except for a few
+fields that no row stores."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from kbroker.group.streams.topology import ConfiguredTopology, required_topics
 
 
 class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
-    """A streams group. Its rows can be read in any order, because a compaction may reorder them."""
+    """A streams group. Its rows can be applied in any order, because compaction may reorder them."""
 
     group_type = 'streams'
     member_class = StreamsMember
@@ -27,22 +28,24 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         super().__init__(group_id)
         self.topology: Topology | None = None
         self.validated_epoch = NO_TOPOLOGY_EPOCH
-        """The epoch of the topology if all its topics exist and have the right numbers of partitions, else
-        NO_TOPOLOGY_EPOCH."""
+        """The epoch of the topology if all topics of the topology exist and have the right numbers of partitions.
+        Otherwise, NO_TOPOLOGY_EPOCH."""
         self.assignment_configs: dict[str, str] = {}
-        """The configs that the targets of the group epoch depend on."""
+        """The configs of the group, by name, with which the targets for the current group epoch are computed."""
         self.configured: ConfiguredTopology | None = None
-        """The topology with the numbers of its tasks, computed at `metadata_version`. No row stores it."""
+        """The topology with its numbers of tasks, computed from the topics at `metadata_version`. No row stores it."""
         self.endpoint_epoch = 0
-        """A number that grows when a member with an endpoint joins or gets other tasks. No row stores it."""
+        """A number that grows whenever a member with an endpoint joins or its tasks change. No row stores it."""
         self.shutdown_by = ''
-        """The member that asked the application to shut down. No row stores it."""
+        """The id of the member that requested the shutdown of the application; empty if no member did. No row stores
+        it."""
         self._subtopologies: dict[str, str] = {}
-        """The subtopology that reads each topic."""
+        """Maps each topic to the id of the subtopology that reads it."""
         self._active = TaskHolders[str]()
-        """The active tasks of members, those pending revocation included, by subtopology."""
+        """The active tasks that members hold, by subtopology. They include active tasks whose revocation is not
+        confirmed yet."""
         self._in_process = TaskHolders[tuple[str, str]]()
-        """The tasks that the members of a process have, in any role, by process and subtopology."""
+        """The tasks that the members of each process hold in any role, by process and subtopology."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -71,10 +74,12 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         return self.names
 
     def is_unreleased(self, process_id: str, key: Key, number: int) -> bool:
-        """Return whether a new task of a member of the process has to wait until other members have released it.
+        """Return whether a member of the process must wait for a new task, because other members have not given it up
+        yet.
 
-        An active task waits while another member has it as an active task. Members of one process share a directory of
-        state, so a task also waits while any member of the process has it.
+        A member waits for an active task while another member has it as an active task. A member also waits for a task
+        of any role while a member of the same process has the task in any role, because the members of a process share
+        the directory of the task's state.
         """
         role, subtopology = key
         return self._in_process.has((process_id, subtopology), number) or (
@@ -83,7 +88,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     # Offsets
 
     def has_had_since(self, member: StreamsMember, commit: Commit, epoch: int) -> bool:
-        """Return whether the partitions belong to active tasks that the member has had since this epoch."""
+        """Return whether all partitions of the commit belong to active tasks that the member got in this epoch or
+        earlier, and still has."""
         return all([self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets])
 
     def _has_task_since(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:
@@ -132,9 +138,10 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
                         change(self._active, subtopology, numbers)
 
     def epoch_rows(self, epoch: int, _metadata_hash: int) -> list[Row]:
-        """Return the row of an epoch that begins because members are removed.
+        """Return the row of a group epoch that begins because members are removed.
 
-        The row keeps the old hash. The next heartbeat configures the topology again, and computes the hash.
+        The row keeps the previous metadata hash. The next heartbeat configures the topology again, and computes the new
+        hash.
         """
         return [rows.epoch_row(
             self.group_id, epoch, self.metadata_hash, self.validated_epoch, self.assignment_configs)]

@@ -1,4 +1,4 @@
-"""The heartbeats of streams groups (KIP-1071): the functions that `modern/heartbeat` calls for this kind."""
+"""The functions that `modern/heartbeat` calls for heartbeats of streams groups (KIP-1071)."""
 from __future__ import annotations
 
 import logging
@@ -47,15 +47,15 @@ log = logging.getLogger(__name__)
 
 NO_TIMEOUT = -1
 MOST_TASKS = 100_000
-"""The most tasks of a group. A topology with more tasks is refused."""
+"""The largest number of tasks of a group. A topology with more tasks is refused."""
 STANDBY_REPLICAS = 'num.standby.replicas'
-"""The config of the assignor, under its name in the row of the group epoch."""
+"""The name that the assignor's config for standby replicas has in the row of the group epoch."""
 
 NO_TOPOLOGY = Topology(NO_TOPOLOGY_EPOCH, ())
 
 
 class StreamsReply(NamedTuple):
-    """The response to a heartbeat, and the missing internal topics."""
+    """The response to a heartbeat, and the internal topics that do not exist yet."""
 
     response: Any
     missing: Iterable[InternalTopic] = ()
@@ -63,17 +63,19 @@ class StreamsReply(NamedTuple):
 
 @dataclass(slots=True)
 class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
-    """A streams group with one changed member, while an operation works on it."""
+    """A streams group and one changed member, while an operation works on them."""
 
     topology: Topology = NO_TOPOLOGY
     configured: ConfiguredTopology = field(default_factory=ConfiguredTopology)
     configs: dict[str, str] = field(default_factory=dict)
-    """The configs of the group on which the targets depend."""
+    """The configs of the group, by name, with which targets are computed."""
     shutdown_by: str = ''
     endpoint_changes: int = 0
-    """1 if the heartbeat changes the partitions at the endpoints, else 0."""
+    """1 if the heartbeat changes the partitions that can be queried at endpoints, else 0. It is added to the group's
+    `endpoint_epoch`."""
     endpoints: list[Any] | None = None
-    """The partitions at each endpoint; None if the client knows them."""
+    """The descriptions of all endpoints and their partitions for the response; None if the client already knows
+    them."""
 
     def names(self) -> Iterable[str]:
         return required_topics(self.topology.subtopologies)
@@ -88,20 +90,20 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
 
 
 class StreamsSteps:
-    """The functions of the table that use the parts of the coordinator."""
+    """The functions of the table of streams groups that use parts of the coordinator."""
 
     def __init__(self, place: Place):
         self.place = place
 
     def kind(self) -> Kind:
-        """Return the table of the functions for streams groups."""
+        """Return the table of functions for streams groups."""
         return Kind(
             StreamsGroup, StreamsDraft, max_size=max_size, find=find_dynamic, fields=fields_of,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
-        """Return whether the group is ready and the response has no status."""
+        """Return whether the group is ready, and a response to the member would have no status."""
         return (group.configured is not None and group.configured.status is None and not group.shutdown_by
                 and group.topology is not None and member.topology_epoch >= group.topology.epoch
                 and group.validated_epoch == group.topology.epoch
@@ -110,7 +112,7 @@ class StreamsSteps:
     # The topology
 
     def subscribe(self, draft: StreamsDraft, call: Call) -> Steps[bool]:
-        """Configure the topology if it is new or its topics may have changed. Return whether the group needs a new
+        """Configure the topology if it is new, or if its topics may have changed. Return whether the group needs a new
         epoch.
 
         Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
@@ -134,8 +136,8 @@ class StreamsSteps:
                 or draft.configs != group.assignment_configs)
 
     def topology_of(self, draft: StreamsDraft, call: Call) -> Topology:
-        """Return the group's topology, and add its row if it is the first. Raise INVALID_REQUEST if the request has
-        another one."""
+        """Return the group's topology. If the group has no topology yet, use the request's topology, and add its row to
+        the draft. Raise INVALID_REQUEST if the request has a topology that differs from the group's."""
         given, group = call.request.topology, draft.group
         if given is None:
             if group.topology is None:
@@ -152,8 +154,8 @@ class StreamsSteps:
         return group.topology
 
     def configure(self, topology: Topology) -> Steps[ConfiguredTopology]:
-        """Return the topology with the numbers of its tasks. Raise STREAMS_INVALID_TOPOLOGY for more than MOST_TASKS
-        tasks."""
+        """Return the topology with its numbers of tasks, computed from the existing topics. Raise
+        STREAMS_INVALID_TOPOLOGY if it has more than MOST_TASKS tasks."""
         find = self.place.changes.topics.topic
         found = {name: find(name) for name in required_topics(topology.subtopologies)}
         configured = yield from configure(topology.subtopologies, {
@@ -165,7 +167,7 @@ class StreamsSteps:
         return configured
 
     def assignment_configs(self, group_id: str) -> dict[str, str]:
-        """Return the configs of the group on which the targets depend."""
+        """Return the configs in force for a group, by name, with which targets are computed."""
         return {STANDBY_REPLICAS: str(self.place.group_config(group_id).streams_num_standby_replicas)}
 
     # Targets
@@ -174,14 +176,15 @@ class StreamsSteps:
         return self.place.deadlines.is_armed(DELAY, group_id, '')
 
     def start_delay(self, group_id: str) -> None:
-        """Delay the first targets of a new group, so that more members can join."""
+        """Arm the deadline at which a new group gets its first targets. Until then, more members can join."""
         delay_ms = self.place.group_config(group_id).streams_initial_rebalance_delay_ms
         if delay_ms and not self.is_delayed(group_id):
             self.place.deadlines.arm(DELAY, group_id, '', delay_ms, partial(
                 self.place.turns.submit, group_id, self.assign_delayed, Callback(log_delay)))
 
     def assign_delayed(self, group: Group | None) -> Steps[Outcome]:
-        """Compute the first targets of a group, whose delay has passed: an operation."""
+        """Compute the first targets of a group, because its initial delay has passed. This is an operation of a
+        turn."""
         if not isinstance(group, StreamsGroup) or not group.members or group.topology is None or (
                 group.epoch <= group.assignment_epoch):
             return Outcome()
@@ -193,7 +196,8 @@ class StreamsSteps:
         return Outcome(draft.rows)
 
     def targets(self, draft: StreamsDraft) -> Steps[dict[str, Any]]:
-        """Return the tasks of every member. Give members no tasks until all topics exist."""
+        """Return {member id: tasks}, computed by the assignor. If the topology is not ready, for example because a
+        topic does not exist, no member gets tasks."""
         if draft.configured.status is not None:
             return {member.member_id: NOTHING for member in draft.members()}
         pace, members = Pace(), []
@@ -211,7 +215,8 @@ class StreamsSteps:
     # Reconciliation
 
     def reconcile(self, draft: StreamsDraft, call: Call) -> Steps[None]:
-        """Move the member towards its target. Then describe the endpoints, if the client does not know them yet."""
+        """Move the changed member towards its target. Then describe the endpoints in the draft, if the client does not
+        know their latest epoch."""
         group, member = draft.group, draft.member
         if not draft.origin.held.is_reconciled_to(draft.assignment_epoch):
             held: Assigned[Key] = yield from reconcile_tasks(
@@ -228,7 +233,7 @@ class StreamsSteps:
             draft.endpoint_changes = 0          # as in Kafka, the join that creates the group does not count
 
     def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any]]:
-        """Return each endpoint with the partitions that it can be queried for."""
+        """Return a list of all endpoints, each with the partitions whose state can be queried there."""
         pace, found = Pace(), []
         sources = {part.subtopology_id: part.sources() for part in draft.topology.subtopologies}
         for member in draft.members():
@@ -242,11 +247,11 @@ class StreamsSteps:
         return found
 
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
-        """Return the partitions of the source topics that belong to a member's tasks.
+        """Return the partitions of the source topics that a member's tasks with this role read.
 
-        A task reads the partition with its number from each source topic. If a topic has fewer partitions than the
-        member has tasks, return the lowest task numbers, as many as the topic has partitions. As in Kafka, the topic
-        need not have partitions with these numbers.
+        Task N reads partition N of each source topic. For a topic with P partitions, return at most P partitions, with
+        the lowest numbers of the member's tasks. As in Kafka, they may include numbers of partitions that the topic
+        does not have.
         """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
@@ -274,7 +279,7 @@ class StreamsSteps:
         return StreamsReply(response, draft.configured.missing)
 
     def statuses(self, draft: StreamsDraft) -> Iterator[tuple[Status, str]]:
-        """Yield each condition that prevents the group or the member from working, with an explanation."""
+        """Yield (status, explanation) for each condition that prevents the group or the member from working."""
         if draft.member.topology_epoch < draft.topology.epoch:
             yield Status.STALE_TOPOLOGY, (f"The member's topology epoch {draft.member.topology_epoch} is behind the "
                                           f"group's topology epoch {draft.topology.epoch}.")
@@ -288,7 +293,7 @@ class StreamsSteps:
             yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
 
     def after(self, draft: StreamsDraft, _call: Call) -> None:
-        """Set the fields of the adopted group that no row stores."""
+        """Set the fields that no row stores in the group, because the rows of the heartbeat have been applied."""
         group = self.place.shard.groups.get(draft.group.group_id)
         if isinstance(group, StreamsGroup):
             group.configured = draft.configured
@@ -301,7 +306,8 @@ def max_size(config: Config) -> int:
 
 
 def replace_other(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
-    """Replace a classic group without members. Raise GROUP_ID_NOT_FOUND for any other group."""
+    """Return a streams group that replaces a classic group without members, and the tombstones of the classic group.
+    Raise GROUP_ID_NOT_FOUND for any other group."""
     yield from ()
     if isinstance(found, ClassicGroup) and found.is_empty:
         return StreamsGroup(found.group_id), found.tombstones()
@@ -309,7 +315,7 @@ def replace_other(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
 
 
 def fields_of(call: Call) -> dict[str, Any]:
-    """Return the fields of a member that the request sets."""
+    """Return the fields of the member that the request sets, by name."""
     request = call.request
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
     if request.rebalance_timeout_ms != NO_TIMEOUT:
@@ -331,12 +337,13 @@ def farewell(request: Any) -> StreamsReply:
 
 
 def response_class() -> Any:
-    """Return the class of the response. It is built when it is first used."""
+    """Return the class of the response. The class is built when it is first used, not when this module is imported."""
     return messages.StreamsGroupHeartbeatResponse
 
 
 def owned_tasks(request: Any) -> Target | None:
-    """Return the tasks that the member reports to own; None if the request has no lists of tasks."""
+    """Return the tasks that the member reports as its own, by role and subtopology; None if the request has no lists of
+    tasks."""
     if request.active_tasks is None:
         return None
     return {(role, tasks.subtopology_id): frozenset(tasks.partitions)
@@ -344,7 +351,8 @@ def owned_tasks(request: Any) -> Target | None:
 
 
 def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
-    """Raise INVALID_REQUEST if the member reports a task that the topology does not have."""
+    """Raise INVALID_REQUEST if the member reports a task that the topology does not have. `counts` maps each
+    subtopology id to its number of tasks."""
     for (_, subtopology), numbers in (owned_tasks(request) or NOTHING).items():
         count = counts.get(subtopology)
         if count is None:
@@ -357,6 +365,7 @@ def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
 
 
 def log_delay(error: KafkaError | None, _result: object) -> None:
-    """Log that a new group got no targets after its delay. A later heartbeat computes them."""
+    """Log the error if the first targets of a new group were not stored. The next heartbeat to the group computes them
+    again."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('the target of a new streams group was not stored: %s', error)

@@ -1,4 +1,4 @@
-"""The values of a streams group."""
+"""The values that the state of a streams group consists of."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from kbroker.group.modern.group import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.streams.topology import InternalTopic, Subtopology
 
 Target = Mapping[Key, frozenset[int]]
-"""The tasks that a member should have."""
+"""The tasks that a member should have: maps (role, subtopology id) to task numbers."""
 
 NOTHING: Target = {}
 NO_TOPOLOGY_EPOCH = -1
 
 
 class Endpoint(NamedTuple):
-    """The address at which an application answers queries for its state."""
+    """The host and port at which an instance of the application answers queries for its state."""
 
     host: str
     port: int
@@ -49,14 +49,14 @@ class StreamsMember(ModernMember[Key]):
 
 
 class Topology(NamedTuple):
-    """The topology of a group. The subtopologies are in the order of their ids."""
+    """The topology of a streams group. The subtopologies are sorted by their ids."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the topology, including its entries in the group's indexes."""
+        """The memory of the topology in bytes, including its entries in the indexes of the group."""
         held_bytes = 0
         for part in self.subtopologies:
             names = [*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs)]
@@ -68,14 +68,16 @@ class Topology(NamedTuple):
 
 
 def read_topology(value: Any) -> Topology:
-    """Return the topology of a request or of a row; both have the same fields. Raise CorruptLogError for a wrong index.
+    """Convert the topology in a request or in a row, which have the same fields. Raise CorruptLogError if a copartition
+    group has a wrong index of a topic.
     """
     return Topology(value.epoch, tuple(sorted(
         (_read_subtopology(part) for part in value.subtopologies), key=lambda part: part.subtopology_id)))
 
 
 def _read_subtopology(part: Any) -> Subtopology:
-    """Return a subtopology. Replace the indexes of topics in its copartition groups by their names."""
+    """Convert a subtopology in a request or in a row. Its copartition groups have indexes of topics; replace each index
+    by the topic's name."""
     repartition = _read_topics(part.repartition_source_topics)
     names = [topic.name for topic in repartition]
     return Subtopology(
@@ -87,9 +89,9 @@ def _read_subtopology(part: Any) -> Subtopology:
 
 
 def _names_at(indexes: Iterable[int], names: Sequence[str], subtopology_id: str) -> list[str]:
-    """Return the names with these indexes. Raise CorruptLogError for a wrong index.
+    """Return the names at these indexes, which count from 0. Raise CorruptLogError if an index is out of range.
 
-    The indexes in a request have been checked before, so that only those of a row can be wrong.
+    Only an index in a row can be out of range, because the indexes in a request have already been checked.
     """
     found = []
     for index in indexes:

@@ -1,4 +1,5 @@
-"""The rows of a streams group: the functions that make them from the group's values, and that read them."""
+"""The functions that make the rows of a streams group from the group's values, and the functions that read these
+rows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ def member_row(group_id: str, member: StreamsMember) -> Row:
 
 
 def read_member(member: StreamsMember, value: Any) -> StreamsMember:
-    """Return the member with the fields of its row."""
+    """Return a copy of the member with the fields that its row has."""
     endpoint = value.user_endpoint
     return replace(
         member, instance_id=value.instance_id, rack_id=value.rack_id, client_id=value.client_id,
@@ -44,7 +45,7 @@ def read_member(member: StreamsMember, value: Any) -> StreamsMember:
 
 
 def topology_row(group_id: str, topology: Any) -> Row:
-    """Return the row of the topology in a request."""
+    """Return the row that stores the topology in a request."""
     value_class = messages.StreamsGroupTopologyValue
     return messages.StreamsGroupTopologyKey(group_id=group_id), value_class(epoch=topology.epoch, subtopologies=[
         value_class.Subtopology(
@@ -96,7 +97,7 @@ def current_row(group_id: str, member_id: str, held: Assigned[Key]) -> Row:
 
 
 def _tasks(numbers: Numbers[Key], role: Role) -> list[Any]:
-    """Return the tasks that have this role. Only active tasks have assignment epochs."""
+    """Return the tasks with this role as fields of a row. Only active tasks have assignment epochs."""
     task_class = messages.StreamsGroupCurrentMemberAssignmentValue.TaskIds
     return [task_class(subtopology_id=key[1], partitions=list(epochs),
                        assignment_epochs=list(epochs.values()) if role is Role.ACTIVE else [])
@@ -114,8 +115,8 @@ def read_current(value: Any) -> Assigned[Key]:
 
 
 def _read_tasks(value: Any, suffix: str, member_epoch: int) -> Numbers[Key]:
-    """Return tasks with their assignment epochs. In rows of brokers without KIP-1251, which have none, `member_epoch`
-    is used."""
+    """Return {(role, subtopology id): {task number: assignment epoch}} for the tasks in a row. If active tasks have no
+    assignment epochs, because a broker without KIP-1251 wrote the row, use `member_epoch`."""
     found: dict[Key, Mapping[int, int]] = {}
     for role in Role:
         for task in getattr(value, f'{role}{suffix}'):
@@ -158,6 +159,6 @@ def current_tombstone(group_id: str, member_id: str) -> Row:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Row]:
-    """Return the tombstones of all rows of a member, in Kafka's order."""
+    """Return the tombstones of all rows of a member, in the same order as Kafka."""
     return [current_tombstone(group_id, member_id), target_tombstone(group_id, member_id),
             member_tombstone(group_id, member_id)]

@@ -1,4 +1,5 @@
-"""An index of the tasks that the members of a streams group hold. Each task is in a place, such as a subtopology."""
+"""An index of the tasks that the members of a streams group hold. A task is identified by a place, such as a
+subtopology, and a number."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -8,9 +9,9 @@ Place = TypeVar('Place')
 
 
 class TaskHolders(Generic[Place]):
-    """The numbers of the tasks that members hold in each place. A task with two holders counts twice.
+    """The tasks that members hold, by place. The index counts the holders of each task.
 
-    A copy shares the numbers of a place with its original until one of the two changes them.
+    A copy of the index shares the task numbers of a place with the original until one of the two changes them.
     """
 
     __slots__ = ('_again', '_held', '_own')
@@ -18,10 +19,10 @@ class TaskHolders(Generic[Place]):
     def __init__(self) -> None:
         self._held: dict[Place, set[int]] = {}
         self._again: dict[tuple[Place, int], int] = {}
-        """The number of holders of a task besides the first one. A compaction may reorder rows so that two members have
-        a task for some time."""
+        """Maps (place, task number) to the number of holders minus one, for tasks with several holders. Two members can
+        have the same task during a load, because compaction may reorder rows."""
         self._own: set[Place] = set()
-        """The places whose numbers this copy does not share with another copy."""
+        """The places whose task numbers this index does not share with another copy."""
 
     def copy(self) -> Self:
         twin = type(self)()
@@ -35,7 +36,7 @@ class TaskHolders(Generic[Place]):
         return number in self._held.get(place, ())
 
     def add(self, place: Place, numbers: Collection[int]) -> None:
-        """Count one holder more for each task."""
+        """Count one more holder for each of these tasks."""
         if not numbers:
             return
         held = self._own_numbers(place)
@@ -45,7 +46,7 @@ class TaskHolders(Generic[Place]):
         held.update(numbers)
 
     def remove(self, place: Place, numbers: Collection[int]) -> None:
-        """Count one holder less for each task. Each task must have a holder."""
+        """Count one less holder for each of these tasks, which must all have a holder."""
         if not numbers:
             return
         held = self._own_numbers(place)
@@ -61,7 +62,7 @@ class TaskHolders(Generic[Place]):
             self._own.discard(place)
 
     def _own_numbers(self, place: Place) -> set[int]:
-        """Return the numbers of a place so that they can be changed. Copy them first if they are shared."""
+        """Return the task numbers of a place for a change. Copy them first if another copy of the index shares them."""
         if place not in self._own:
             self._own.add(place)
             self._held[place] = set(self._held.get(place, ()))

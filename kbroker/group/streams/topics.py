@@ -1,4 +1,5 @@
-"""The internal topics of streams groups. The broker creates them in the background when members heartbeat."""
+"""The creation of internal topics of streams groups. The broker creates missing topics in the background after a
+heartbeat."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,11 +12,12 @@ from kbroker.metadata.topic_operations import NewTopic
 from kbroker.topics.registry import TopicRegistry
 
 MOST_NOTED = 1_000
-"""The largest number of topics that are being created, and the largest number of errors that are kept."""
+"""The largest number of topics whose creation is in progress, and the largest number of errors that are kept."""
 
 
 class StreamsTopics:
-    """The topics that are being created, and the last errors of creations, which responses repeat for some time."""
+    """The topics whose creation is in progress, and the errors of failed creations. Responses to heartbeats include an
+    error until it is forgotten."""
 
     def __init__(self, topics: TopicRegistry, clock: Clock, long_work: LongWork):
         self._topics = topics
@@ -23,11 +25,12 @@ class StreamsTopics:
         self._long_work = long_work
         self._in_progress: set[str] = set()
         self._errors: dict[str, tuple[int, str]] = {}
-        """The error of each topic: the monotonic time at which it is forgotten, and its text."""
+        """Maps the name of a topic to its error: the monotonic time at which the error is forgotten, and the error's
+        text."""
 
     def create(self, wanted: Iterable[NewTopic], remember_ms: int, charge: Callable[[int], None]) -> None:
-        """Create the topics, except those that are being created already. If a creation fails, the next heartbeat tries
-        again."""
+        """Start to create the topics whose creation is not in progress yet. If a creation fails, remember its error for
+        `remember_ms`; the next heartbeat tries again."""
         new_topics = [new for new in wanted if new.name not in self._in_progress]
         new_topics = new_topics[:MOST_NOTED - len(self._in_progress)]
         if not new_topics:
@@ -44,7 +47,7 @@ class StreamsTopics:
         self._long_work.start(self._topics.create_many(new_topics, charge=charge), done)
 
     def note_error(self, name: str, error: Exception, remember_ms: int) -> None:
-        """Keep the error of a topic for `remember_ms`, unless the error is that the topic exists."""
+        """Keep the error of a failed creation for `remember_ms`, unless the error is that the topic already exists."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         if len(self._errors) >= MOST_NOTED:
@@ -52,7 +55,7 @@ class StreamsTopics:
         self._errors[name] = self._clock.monotonic_ms() + remember_ms, str(error)
 
     def errors(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the errors of these topics that have not been forgotten."""
+        """Return {topic name: error} for those of the given topics whose error is not forgotten yet."""
         now_ms, found = self._clock.monotonic_ms(), {}
         for name in names:
             until_ms, text = self._errors.get(name, (0, ''))

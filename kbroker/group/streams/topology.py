@@ -1,7 +1,7 @@
-"""The topology of a streams group, configured for the topics that exist.
+"""The configuration of a streams group's topology for the topics that exist.
 
-`configure` computes the number of partitions of each internal topic, and from it the number of tasks of each
-subtopology. It finds the conditions that prevent the group from working:
+`configure` computes the number of partitions of each internal topic, and the number of tasks of each subtopology. It
+finds these conditions, which prevent the group from working:
 
 * a source topic is missing
 * topics that need the same number of partitions have different numbers
@@ -19,11 +19,12 @@ from kbroker.base.long_work import Pace
 from kbroker.group.kinds import Steps
 
 Counts = Mapping[str, int]
-"""Topic -> number of partitions."""
+"""Maps a topic's name to its number of partitions."""
 
 
 class Status(IntEnum):
-    """A condition that prevents a group from working, with its number in the protocol."""
+    """A condition that prevents a streams group or a member from working. The value is the condition's number in the
+    protocol."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -35,7 +36,8 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that the application needs. `partitions` is 0 if the topology does not state the number."""
+    """An internal topic that the application needs. `partitions` is 0 if the topology does not specify the number of
+    partitions."""
 
     name: str
     partitions: int = 0
@@ -45,7 +47,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A connected part of a topology. Each of its tasks reads one partition of each source topic."""
+    """A connected part of a topology. Each task of a subtopology reads one partition of each source topic."""
 
     subtopology_id: str
     source_topics: Sequence[str] = ()
@@ -53,7 +55,7 @@ class Subtopology:
     repartition_sink_topics: Sequence[str] = ()
     changelogs: Sequence[InternalTopic] = ()
     copartition_groups: Sequence[Collection[str]] = ()
-    """Groups of source topics, as names. The topics of one group need the same number of partitions."""
+    """Groups of names of source topics. All topics of one group must have the same number of partitions."""
 
     def sources(self) -> list[str]:
         return [*self.source_topics, *(topic.name for topic in self.repartition_source_topics)]
@@ -61,18 +63,19 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopology:
-    """A topology with its numbers of partitions and tasks. The group is ready if `status` is None."""
+    """The result of `configure`: numbers of tasks, missing topics, and a status. The topology is ready if `status` is
+    None."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)
-    """Subtopology -> number of tasks. Empty if the numbers are not known."""
+    """Maps each subtopology id to its number of tasks. Empty if the numbers could not be computed."""
     status: Status | None = None
     detail: str = ''
     missing: Sequence[InternalTopic] = ()
-    """The internal topics to create, with their numbers of partitions."""
+    """The internal topics that must be created, with their numbers of partitions."""
 
 
 class _Hindrance(Exception):
-    """A status that ends the configuration of a topology."""
+    """Raised to end the configuration of a topology with a status."""
 
     def __init__(self, status: Status, detail: str):
         super().__init__(detail)
@@ -80,10 +83,11 @@ class _Hindrance(Exception):
 
 
 def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[ConfiguredTopology]:
-    """Configure a topology, in parts. `existing` must have all topics of the topology that exist, and may have others.
+    """Configure a topology in parts. `existing` must contain all existing topics that the topology uses; it may contain
+    more topics.
 
-    Raises STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself, or if a subtopology has no
-    source topic.
+    Raise STREAMS_INVALID_TOPOLOGY if the number of partitions of a repartition topic depends on itself, or if a
+    subtopology has no source topic.
     """
     missing = sorted({name for part in subtopologies for name in part.source_topics if name not in existing})
     if missing:
@@ -115,7 +119,7 @@ def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[C
 
 
 def required_topics(subtopologies: Iterable[Subtopology]) -> set[str]:
-    """Return the names of all topics of the topology: sources, repartition topics and changelogs."""
+    """Return the names of all topics of a topology: source topics, repartition topics and changelogs."""
     return {name for part in subtopologies
             for name in (*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs))}
 
@@ -136,14 +140,15 @@ def _most(names: Iterable[str], counts: Counts, existing: Counts) -> int:
 
 
 def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[dict[str, int]]:
-    """Return the numbers of partitions of the repartition topics.
+    """Return {topic name: number of partitions} for the repartition topics.
 
-    A topic has the number that the topology states for it. If it states none, the topic gets the number of the largest
-    source topic of a subtopology: the first one that writes the topic and has a source topic with a known number. The
-    result is the same as that of a loop over the subtopologies, in their order, which is repeated until it finds no
-    more numbers. The order of `due` is that of this loop.
+    If the topology specifies a number for a topic, the topic has this number. Otherwise, the number comes from the
+    first subtopology that writes the topic and has a source topic with a known number: it is the number of the largest
+    source topic of this subtopology. "First" is defined by a loop over the subtopologies in their order, which is
+    repeated until it finds no more numbers. `due` handles the subtopologies in the order of this loop, but visits each
+    of them only once.
 
-    Raises STREAMS_INVALID_TOPOLOGY for topics whose numbers remain unknown.
+    Raise STREAMS_INVALID_TOPOLOGY if the numbers of some topics remain unknown.
     """
     own = [(topic.name, topic.partitions) for part in subtopologies for topic in part.repartition_source_topics]
     counts = {name: count for name, count in own if count}
@@ -180,9 +185,10 @@ def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: C
 
 
 def _copartition(group: Collection[str], own: Counts, existing: Counts, counts: dict[str, int]) -> None:
-    """Set the repartition topics of a group, in `counts`, to the number of partitions that all its topics need.
+    """In `counts`, set the repartition topics of a copartition group to the number of partitions that all topics of
+    this group must have.
 
-    Raise _Hindrance if the topics need different numbers.
+    Raise _Hindrance if topics of the group require different numbers.
     """
     external = sorted(name for name in group if name not in own)
     repartition = sorted(name for name in group if name in own)
@@ -208,7 +214,7 @@ def _common(names: Sequence[str], counts: Counts) -> int:
 
 def _internal_topics(subtopologies: Iterable[Subtopology], counts: Counts, tasks: Mapping[str, int]
                      ) -> Steps[list[InternalTopic]]:
-    """Return the internal topics with their numbers of partitions, sorted by name."""
+    """Return all internal topics of the subtopologies with their numbers of partitions, sorted by name."""
     pace, found = Pace(), dict[str, InternalTopic]()
     for part in subtopologies:
         for topic in part.repartition_source_topics:
