@@ -1,11 +1,12 @@
-"""Turns: all operations that wait for a group run together, and their rows are stored as one batch.
+"""Turns of groups. In a turn, all operations that wait for one group run, and their rows are stored as one batch.
 
-An operation is a function of the group. It checks, and returns the rows that change the group. An operation that raises
-KafkaError changes nothing. It never changes the group itself: its rows are applied to a copy (`kinds`). A long
-operation is a generator function that yields after each small part.
+An operation is a function that takes the group, checks a request, and returns the rows that change the group. An
+operation never changes the group itself: its rows are applied to a copy by `kinds`. An operation that raises KafkaError
+therefore changes nothing. A long operation is a generator function that yields after each small part.
 
-The operations of a turn run in order, on one copy. Their rows are appended as one batch. When the batch is durable, the
-copy is adopted, and the operations are answered. Operations that arrive before that wait for the next turn.
+The operations of a turn run one after the other, on one copy of the group. Their rows are appended as one batch. When
+the batch is durable, the copy replaces the group, and the operations are answered. Operations that arrive during a turn
+may wait for the next turn.
 """
 from __future__ import annotations
 
@@ -31,36 +32,38 @@ log = logging.getLogger(__name__)
 EncodedRow = tuple[bytes, bytes | None]
 
 ROW_ELEMENTS = 4
-"""The elements of long work that it costs to encode or to apply a row."""
+"""The cost of encoding or applying a row, in elements of long work, without the cost of its length."""
 BYTES_AN_ELEMENT = 256
-"""The bytes of a long row that cost one element of long work."""
+"""The number of bytes of a row that cost one more element of long work."""
 ANSWERS_A_PART = 16
 LARGE_GROUP_BYTES = 1_000_000
-"""The memory of a group from which on its copy is a part of its own."""
+"""If a group takes more bytes of memory than this, the work yields after the group was copied."""
 ROW_VERSION = 0
-"""The version of the values that operations return as messages. A classic group's value is encoded by its operation."""
+"""The version in which the values of rows are encoded if operations return them as message objects. A classic group's
+operation returns an encoded value instead."""
 
 
 class Outcome(NamedTuple):
     """The result of an operation.
 
-    The value of a row is bytes if the operation has encoded it. `after` is called when the rows are adopted, before the
-    reply is sent. It arms timers, and must not raise.
+    * `rows`: the rows that change the group. The value of a row is bytes if the operation has already encoded it.
+    * `after`: called when the rows are durable and applied, before the reply is sent. It arms timers, and must not
+      raise.
     """
 
     rows: Sequence[Row] = ()
     reply: object = None
     after: Callable[[], None] | None = None
     group: Group | None = None
-    """The group with the rows applied, if the operation has made it. Operations do so for a row that takes long to
-    apply."""
+    """The group after the rows were applied, if the operation itself has applied them. Operations do so if a row takes
+    long to apply."""
 
 
 Operation = Callable[[Group | None], 'Steps[Outcome] | Outcome']
 
 
 class _Ended(NamedTuple):
-    """An operation that has run: its outcome or its error, and its encoded rows."""
+    """An operation that has run, with its outcome or its error, and its encoded rows."""
 
     done: Completion
     outcome: Outcome
@@ -69,31 +72,32 @@ class _Ended(NamedTuple):
 
 
 def row_elements(row: EncodedRow) -> int:
-    """Return the elements of long work that it costs to encode or to apply a row."""
+    """Return the cost of encoding or applying a row, in elements of long work."""
     return ROW_ELEMENTS + row_bytes(row) // BYTES_AN_ELEMENT
 
 
 class Turns:
-    """The turns of the groups of a shard."""
+    """The turns of all groups in a shard."""
 
     def __init__(self, shard: Shard, long_work: LongWork):
         self._shard = shard
         self._long_work = long_work
         self.lines: dict[str, deque[tuple[Operation, Completion]]] = {}
-        """The waiting operations by group. A group has a line from its first operation until all its operations are
-        answered."""
+        """Maps a group id to the line of its waiting operations. A group has an entry from the arrival of an operation
+        until all operations of the group are answered."""
         self._is_stopped = False
 
     def is_busy(self, group_id: str) -> bool:
-        """Return whether an operation on the group is in progress or waits."""
+        """Return whether an operation on the group is waiting, running or not answered yet."""
         return group_id in self.lines
 
     def submit(self, group_id: str, operation: Operation, done: Completion) -> None:
-        """Run an operation in the group's next turn. `done` completes with its reply when its rows are durable.
+        """Run an operation in the group's next turn. `done` completes with the operation's reply when its rows are
+        durable.
 
-        `done` completes with a KafkaError that the operation or the append has raised. Any other error of an operation
-        is logged, and becomes UNKNOWN_SERVER_ERROR. If the turn has no rows, `done` may complete before this method
-        returns.
+        If the operation or the append of its rows raises KafkaError, `done` completes with this error. If the operation
+        raises any other error, the error is logged, and `done` completes with UNKNOWN_SERVER_ERROR. If the turn has no
+        rows, `done` may complete before this method returns.
         """
         line = self.lines.get(group_id)
         if line is not None:
@@ -103,7 +107,7 @@ class Turns:
         self._long_work.start(self._work_off(group_id, line))
 
     def stop(self) -> None:
-        """Refuse the waiting operations, because `__consumer_offsets` is closed or deleted."""
+        """Refuse all waiting operations with NOT_COORDINATOR, because `__consumer_offsets` is closed or deleted."""
         self._is_stopped = True
         for line in list(self.lines.values()):
             while line:
@@ -111,7 +115,7 @@ class Turns:
                 complete(done, KafkaError(ErrorCode.NOT_COORDINATOR, 'the coordinator has stopped'), None)
 
     def _work_off(self, group_id: str, line: deque[tuple[Operation, Completion]]) -> Steps[None]:
-        """Run turns until no operation of the group waits."""
+        """Run turns of the group until no operation waits for it."""
         left_over: _Ended | None = None
         while line or left_over is not None:
             turn = _Turn(self._shard, group_id)
@@ -126,8 +130,8 @@ class Turns:
         del self.lines[group_id]
 
     def _run_operations(self, turn: _Turn, line: deque[tuple[Operation, Completion]]) -> Steps[_Ended | None]:
-        """Run the waiting operations until the rows of one have no room in the turn. Return that operation; None if all
-        have room."""
+        """Run waiting operations until one has more rows than fit in the turn's batch. Return this operation. If the
+        rows of all waiting operations fit, return None."""
         while line and not self._is_stopped:
             operation, done = line.popleft()
             ended = yield from turn.run(operation, done)
@@ -139,7 +143,8 @@ class Turns:
         return None
 
     def _append(self, turn: _Turn) -> Steps[KafkaError | None]:
-        """Append the rows of the turn, and wait until they are durable and adopted. Return the error, or None."""
+        """Append the rows of the turn, and wait until they are durable and the copy has replaced the group. Return
+        None, or the error of the append."""
         error, _ = yield from result_of(
             lambda done: self._shard.append_rows(
                 turn.rows, partial(self._shard.adopt_group, turn.group_id, turn.group), Callback(done)))
@@ -156,7 +161,7 @@ class Turns:
 
 
 class _Turn:
-    """One turn of a group: the copy on which its operations run, and the rows that change the group."""
+    """One turn of a group: the copy of the group on which the turn's operations run, and their rows."""
 
     def __init__(self, shard: Shard, group_id: str):
         self.rows: list[EncodedRow] = []
@@ -167,7 +172,7 @@ class _Turn:
         self._left_bytes = shard.partition.max_message_bytes - HEADER_BYTES
 
     def run(self, operation: Operation, done: Completion) -> Steps[_Ended]:
-        """Run an operation, and encode its rows."""
+        """Run an operation on the copy, and encode its rows. Return the operation with its outcome or its error."""
         try:
             outcome = operation(self.group)
             if not isinstance(outcome, Outcome):
@@ -176,8 +181,9 @@ class _Turn:
         except KafkaError as error:
             return _Ended(done, Outcome(), error.with_traceback(None))
         except Exception as error:
-            # The error is a fault in the code of the operation. Operations and the encoding change no state, so the
-            # group is sound, and the other operations run. `dispatch` treats faults of handlers the same way.
+            # Any error except KafkaError is a fault in the operation's code. Operations and the encoding of rows change
+            # no state, so the group is still valid, and the remaining operations of the turn run. `dispatch` treats
+            # faults of handlers in the same way.
             log.exception('an operation on group %s failed', shown(self.group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         return _Ended(done, outcome, None, encoded)
@@ -204,7 +210,8 @@ class _Turn:
         return sum(map(row_bytes, ended.encoded)) <= self._left_bytes
 
     def add(self, ended: _Ended) -> Steps[None]:
-        """Apply the rows of an operation to the copy. Make the copy first, if these are the turn's first rows."""
+        """Apply the rows of an operation to the copy of the group. If they are the first rows of the turn, make the
+        copy first."""
         self.ended.append(ended)
         made = ended.outcome.group
         if made is None and ended.encoded and not self.rows and self.group is not None:
