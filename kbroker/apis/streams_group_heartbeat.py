@@ -85,7 +85,7 @@ def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
 def check_topology(request: Request, topology: Any) -> Steps:
     """Check a topology, and check that the client may describe its topics. Work in parts.
 
-    Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED.
+    Errors: INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED.
     """
     pace, names, entries = Pace(), set(), 0
     if len(topology.subtopologies) > MOST_ENTRIES:

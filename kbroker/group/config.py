@@ -22,8 +22,8 @@ KEPT_BYTES = 1_000
 """The memory of one GroupConfig in bytes, measured on CPython 3.11 with 64 bits."""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
-"""Returns the configs that the metadata log has for a group id, as a mapping from names to values. A returned mapping
-never changes; after a change of the configs, the function returns a new mapping."""
+"""A function that takes a group id, and returns the group's configs in the metadata log as a mapping from names to
+values. A returned mapping never changes; after a change of the configs, the function returns a new mapping."""
 
 
 class Timing(NamedTuple):

@@ -321,7 +321,7 @@ class GroupCoordinator:
         """Return the guard for a transaction's first commit in the group's partition: the append of the commit needs
         it. Return None if the transaction is already open in this partition.
 
-        Raises INVALID_PRODUCER_EPOCH for a fenced producer (KIP-890).
+        Raise INVALID_PRODUCER_EPOCH if the producer is fenced (KIP-890).
         """
         partition = self._part(group_id).shard.partition
         return partition.start_verification(

@@ -16,9 +16,10 @@ Row = tuple[Any, Any]
 """A row: its key and its value as message objects. The value of a tombstone is None."""
 
 ApplyRow = Callable[[Group | None, Any, Any], Group | None]
-"""Applies a row. The arguments are the group of the row's key (None if it does not exist), the key and the value.
+"""A function that applies a row. The arguments are the group of the row's key (None if it does not exist), the key and
+the value.
 
-Returns a new group or the changed group, or None if the row ends the group.
+The function returns a new group or the changed group, or None if the row ends the group.
 """
 
 

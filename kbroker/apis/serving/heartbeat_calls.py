@@ -33,16 +33,16 @@ class HeartbeatKind(NamedTuple):
 
     group_type: str
     check: Callable[[Request, Any], Steps | None]
-    """Raises KafkaError if fields of the request contradict each other. It may be a generator function, which checks
-    the fields in parts."""
+    """Raise KafkaError if fields of the request contradict each other. The function may be a generator function, which
+    checks the fields in parts."""
     response: Callable[[Request, Any, Any], Any] = unchanged
-    """Makes the response from the request, its body and the coordinator's reply."""
+    """Return the response, made from the request, its body and the coordinator's reply."""
 
 
 def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
     """Check a heartbeat, and pass it to the group coordinator. Reply when the change is durable.
 
-    Raises UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST,
+    Errors: UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST,
     INVALID_GROUP_ID, NOT_COORDINATOR, and the errors of the kind's `check`.
     """
     require_group_protocol(request, kind.group_type)

@@ -173,7 +173,7 @@ class Membership:
     def join(self, request, version, client_id, client_host, done):
         """Serve a JoinGroup. `done` completes with the response, possibly only when the other members have joined.
 
-        Raises INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
+        Errors: INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
         INVALID_REQUEST (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being
         deleted), COORDINATOR_LOAD_IN_PROGRESS (no memory is left).
         """
@@ -457,7 +457,7 @@ class Membership:
     def sync(self, request, done):
         """Serve a SyncGroup. `done` completes with the response once the leader's assignments are durable.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
         REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
         """
         group = self.group(request.group_id)
@@ -562,8 +562,8 @@ class Membership:
     def heartbeat(self, request):
         """Serve a Heartbeat.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Raise
-        REBALANCE_IN_PROGRESS if the member has to join again; its session is restarted even then.
+        Raise REBALANCE_IN_PROGRESS if the member has to join again; its session is restarted even then. Other errors:
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE.
         """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -576,8 +576,8 @@ class Membership:
         """Serve a LeaveGroup of version 3 or later, in parts. Return the response, which has an error code for each
         member that the request names.
 
-        An administrator names a static member by its group.instance.id, with an empty member id (KIP-345). Raises
-        COORDINATOR_NOT_AVAILABLE.
+        An administrator names a static member by its group.instance.id, with an empty member id (KIP-345). Raise
+        COORDINATOR_NOT_AVAILABLE if the group is being deleted.
         """
         answers, left = [], False
         group = self._classic_group(request.group_id)

@@ -99,7 +99,7 @@ class ClassicMembers:
     def join(self, join: Join, done: Completion) -> None:
         """Serve a JoinGroup. While a turn of the group is in progress, the request waits for the next turn.
 
-        Raises COORDINATOR_NOT_AVAILABLE if the group is being deleted.
+        Raise COORDINATOR_NOT_AVAILABLE if the group is being deleted.
         """
         group = self.place.shard.groups.get(join.request.group_id)
         if group is not None:
@@ -122,7 +122,7 @@ class ClassicMembers:
         """Serve a JoinGroup to a modern group, as an operation. A member joins a consumer group that has members. A
         modern group without members ends, and `membership` serves the request.
 
-        Raises INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
+        Errors: INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST.
         """
         if not isinstance(group, ModernGroup):
@@ -199,8 +199,9 @@ class ClassicMembers:
     def sync(self, request: Any, done: Completion) -> None:
         """Serve a SyncGroup.
 
-        In a consumer group, raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-        INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS; in a classic group, the errors of `Membership.sync`.
+        * Errors in a consumer group: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+          INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
+        * Errors in a classic group: those of `Membership.sync`.
         """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -223,8 +224,8 @@ class ClassicMembers:
     def heartbeat_of_classic(self, request: Any) -> None:
         """Serve a Heartbeat.
 
-        In a consumer group, raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS;
-        in a classic group, the errors of `Membership.heartbeat`.
+        * Errors in a consumer group: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS.
+        * Errors in a classic group: those of `Membership.heartbeat`.
         """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -342,7 +343,8 @@ def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
     """Return the member that a LeaveGroup asks to remove. An administrator names a static member only by its instance
     id.
 
-    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+    Raise UNKNOWN_MEMBER_ID if the group does not have the member, FENCED_INSTANCE_ID if another member id has the
+    instance id.
     """
     if identity.group_instance_id is None:
         return group.member(identity.member_id)

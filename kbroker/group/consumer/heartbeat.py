@@ -138,7 +138,8 @@ def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
     """Return the member that sent the request; None for a new member. Find a static member that returns by its instance
     id.
 
-    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
+    Raise UNKNOWN_MEMBER_ID if the group does not have the member. For a static member, raise FENCED_INSTANCE_ID if
+    another member id has its instance id, UNRELEASED_INSTANCE_ID if it joins and the other member has not left.
     """
     request = call.request
     if request.instance_id is None:
@@ -191,7 +192,7 @@ def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
     """Return whether the member's subscription has changed so that the group needs a new epoch. If a regular expression
     has lost its last subscriber, add the tombstone of its row to the draft.
 
-    Raises INVALID_REGULAR_EXPRESSION.
+    Raise INVALID_REGULAR_EXPRESSION if a new regular expression cannot be compiled.
     """
     origin, member, group = draft.origin, draft.member, draft.group
     needs_epoch = member.names != origin.names

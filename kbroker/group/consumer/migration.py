@@ -62,7 +62,7 @@ class Migration:
 
         The members keep their assignments. Parked JoinGroup and SyncGroup requests get the error REBALANCE_IN_PROGRESS.
 
-        Raises GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if the group changes
+        Raise GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if the group changes
         before the upgrade is complete.
         """
         self._check_upgrade(classic)

@@ -163,44 +163,44 @@ class Kind:
     group_class: type[AnyGroup]
     draft_class: type[AnyDraft]
     max_size: Callable[[Config], int]
-    """Returns the largest number of members that a group may have."""
+    """Return the largest number of members that a group may have."""
     find: Callable[[Any, Call], Any]
-    """Returns the member that sent the request; None for a new member. Raises UNKNOWN_MEMBER_ID if the group does not
-    have the member. For a static member, also raises FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
+    """Return the member that sent the request; None for a new member. Raise UNKNOWN_MEMBER_ID if the group does not
+    have the member. For a static member, also raise FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
     """
     fields: Callable[[Call], dict[str, Any]]
-    """Returns the fields of the member that the request sets, by name."""
+    """Return the fields of the member that the request sets, by name."""
     owned: Callable[[Any], Mapping[Any, Iterable[int]] | None]
-    """Returns the partitions or tasks that the member reports as its own, by topic id or by role and subtopology.
-    Returns None if it does not report them."""
+    """Return the partitions or tasks that the member reports as its own, by topic id or by role and subtopology. Return
+    None if the request does not list them."""
     subscribe: Callable[[Any, Call], Steps[bool]]
-    """Adds the rows of a changed subscription to the draft. Returns whether the group needs a new epoch."""
+    """Add the rows of a changed subscription to the draft. Return whether the group needs a new epoch."""
     targets: Callable[[Any], Steps[dict[str, Any]]]
-    """Computes the targets of all members that the group has after the operation."""
+    """Return {member id: target} with new targets of all members that the group has after the operation."""
     reconcile: Callable[[Any, Call], Steps[None]]
-    """Moves the changed member towards its target. Adds the rows of this change to the draft."""
+    """Move the changed member towards its target. Add the rows of this change to the draft."""
     reply: Callable[[Any, Call, int], Any]
-    """Returns the response. The last argument is the time until the member's next heartbeat in ms."""
+    """Return the response. The last argument is the time until the member's next heartbeat in ms."""
     farewell: Callable[[Any], Any]
-    """Returns the response to a member that leaves."""
+    """Return the response to a member that leaves."""
     is_idle: Callable[[Any, Any], bool]
-    """Returns whether the next heartbeat of a member that has its whole target changes nothing in the group. The
+    """Return whether the next heartbeat of a member that has its whole target changes nothing in the group. The
     function checks only the conditions of this kind; `IdleMembers` checks the conditions that are the same for every
     kind.
     """
     replace_other: Callable[[Group], Steps[tuple[Any, list[Row]]]]
-    """Makes a group of this kind from a group of another kind when a member joins. Returns the new group and its rows.
+    """Make a group of this kind from a group of another kind when a member joins. Return the new group and its rows.
 
-    Raises GROUP_ID_NOT_FOUND if the other group must stay.
+    Raise GROUP_ID_NOT_FOUND if the group of the other kind must not be replaced.
     """
     downgrade: Callable[[Any, list[Any], object], Steps[Outcome | None]] | None = None
-    """Replaces the group by a classic group, if that is necessary when members are removed. Returns None if the group
+    """Replace the group by a classic group, if that is necessary when members are removed. Return None if the group
     keeps its kind."""
     after: Callable[[Any, Call], None] | None = None
     """Called when the rows of a heartbeat have been applied. Must not raise."""
     successor: Callable[[Any, Any], Any] | None = None
-    """Returns the found member as it continues after the request: a static member that has left may return under a new
-    id. Returns any other member unchanged.
+    """Return the found member as it continues after the request: a static member that has left may return under a new
+    id. Return any other member unchanged.
     """
     after_failed_join: Callable[[str], None] | None = None
     """Called with the group id when a heartbeat with which a member joins has failed. Must not raise."""
@@ -390,7 +390,8 @@ class Heartbeats:
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
         """Serve the heartbeat of a member that leaves, as an operation of a turn.
 
-        Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        Raise GROUP_ID_NOT_FOUND if the group does not exist, or UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it does not
+        have the member.
         """
         request = call.request
         if not isinstance(found, self.kind.group_class):

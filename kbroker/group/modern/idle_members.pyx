@@ -43,8 +43,8 @@ cdef class Sender:
 
 
 cdef class IdleMembers:
-    """Finds and serves idle members: those of all groups of one kind in a shard. `heartbeats` is the Heartbeats object
-    of the kind."""
+    """The idle members in all groups of one kind in a shard. The methods find out whether the sender of a heartbeat is
+    idle, and serve its heartbeat. `heartbeats` is the Heartbeats object of the kind."""
 
     def __init__(self, heartbeats):
         place = heartbeats.place

@@ -71,7 +71,7 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
     * `subscribed` has the ids of the subscribed topics that exist; partitions of other topics in `target` are ignored.
       It is None if the member subscribes to no topics.
 
-    Raises FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a partition.
+    Raise FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a partition.
     """
     def is_unreleased(topic: bytes, partition: int) -> bool:
         return owner(topic, partition) != FREE and partition not in member.pending.get(topic, ())

@@ -204,7 +204,8 @@ def farewell(request: Any) -> Any:
 
 
 class Numbering:
-    """Numbers the initialized partitions of each topic from 0, because the assignor expects partitions without gaps.
+    """A numbering of each topic's initialized partitions from 0. The assignor needs it, because it expects partitions
+    without gaps.
 
     A number differs from its partition only in a topic with a gap: a partition that is not initialized although a
     higher one is.

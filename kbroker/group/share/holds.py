@@ -26,8 +26,8 @@ Run = tuple[int, int, int, str, int | None, bool]
 
 
 class HoldsFilter(NamedTuple):
-    """Selects the share partitions to describe. A field that is None does not restrict the selection: for example,
-    `topic=None` selects the partitions of all topics."""
+    """A selection of the share partitions to describe. A field that is None does not restrict the selection: for
+    example, `topic=None` selects the partitions of all topics."""
 
     topic: str | None = None
     partition: int | None = None

@@ -30,7 +30,7 @@ Starts = Mapping[tuple[bytes, int], int]
 
 
 class ShareOffsets:
-    """Alters and deletes the offsets of the share groups in one shard, and deletes these groups."""
+    """The operations that alter and delete the offsets of share groups in one shard, and that delete share groups."""
 
     def __init__(self, turns: Turns, states: ShareStates, topics: TopicRegistry):
         self._turns = turns

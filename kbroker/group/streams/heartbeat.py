@@ -115,7 +115,8 @@ class StreamsSteps:
         """Configure the topology if it is new, or if its topics may have changed. Return whether the group needs a new
         epoch.
 
-        Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
+        Raise INVALID_REQUEST if the request's topology or tasks do not match those of the group,
+        STREAMS_INVALID_TOPOLOGY if the topology cannot be configured.
         """
         group = draft.group
         if not group.members:
