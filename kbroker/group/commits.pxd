@@ -17,8 +17,8 @@ cdef class Commit:
     cdef readonly str group_instance_id
     cdef readonly int64_t retention_ms
     cdef readonly bint is_transactional
-    cdef list keys                      # OffsetKeys of the rows; None until the rows are made
-    cdef list rows                      # CommittedOffset for each key
-    cdef dict results                   # an error code for each partition
+    cdef list keys                      # a list of the OffsetKey of each row; None until the rows are made
+    cdef list rows                      # a CommittedOffset for each key in `keys`
+    cdef dict results                   # {(topic, partition): error code}
 
     cpdef bint names_member(self) except -1

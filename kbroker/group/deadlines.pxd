@@ -15,7 +15,7 @@ cdef class Deadline:
 cdef class Deadlines:
     cdef Clock _clock
     cdef Timers _timers
-    cdef dict _armed        # Deadline by (kind, group, member)
+    cdef dict _armed        # {(kind, group id, member id): Deadline}
 
     cpdef bint is_armed(self, str kind, str group_id, str member_id) except -1
     cpdef bint postpone(self, str kind, str group_id, str member_id, int64_t timeout_ms) except -1

@@ -26,7 +26,7 @@ cdef class Offsets:
     cdef int64_t _retention_ms
     cdef Clock _clock
     cdef LongWork _long_work
-    cdef dict _deleted_topics           # by topic: the end of the log when the topic was deleted
+    cdef dict _deleted_topics           # {topic name: end of the log when the topic was deleted}
 
     cpdef commit(self, Commit commit, int version, Completion done)
     cpdef commit_transactional(self, Commit commit, int version, TransactionalProducer producer, Completion done)

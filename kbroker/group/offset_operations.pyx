@@ -23,7 +23,7 @@ from kbroker.group.shard import coordinator_error
 from kbroker.group.turns import Outcome
 
 cdef enum:
-    KEYS_A_PART = 200           # the offsets that are checked or deleted between two yields
+    KEYS_A_PART = 200           # the number of offsets that are checked or deleted between two yields
     GROUPS_A_PART = 200
 
 cdef object NONE = ErrorCode.NONE

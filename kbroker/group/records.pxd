@@ -15,7 +15,7 @@ cdef class CommittedOffset:
     cdef readonly int64_t commit_timestamp_ms
     cdef readonly object expire_timestamp_ms
     cdef readonly bytes topic_id
-    cdef readonly int64_t log_offset        # set by the shard that appends it
+    cdef readonly int64_t log_offset        # set by the shard that appends the row
 
 
 cdef class OffsetRow:

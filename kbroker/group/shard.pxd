@@ -20,11 +20,11 @@ cdef class TransactionalProducer:
 
 cdef class Shard:
     cdef readonly Partition partition
-    cdef readonly dict groups               # Group by group id
+    cdef readonly dict groups               # {group id: Group}
     cdef readonly OffsetTable offsets
     cdef readonly GroupMemory memory
-    cdef readonly object kinds              # a Kinds
-    cdef object _appended                   # a deque
+    cdef readonly object kinds              # a Kinds object
+    cdef object _appended                   # a deque of batches in flight
     cdef Clock _clock
     cdef LongWork _long_work
     cdef bint _loading

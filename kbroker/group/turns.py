@@ -124,7 +124,7 @@ class Turns:
             left_over = yield from self._run_operations(turn, line)
             error = (yield from self._append(turn)) if turn.rows else None
             if error is not None and left_over is not None:
-                turn.ended.append(left_over)    # its rows build on the copy, which is discarded
+                turn.ended.append(left_over)    # the left-over rows build on the copy, which is discarded
                 left_over = None
             yield from self._answer(turn, error)
         del self.lines[group_id]

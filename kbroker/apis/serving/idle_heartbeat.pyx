@@ -59,7 +59,7 @@ cdef class HeartbeatHandler(Handler):
     cdef str request_name
     cdef bint has_instance_id
     cdef bint has_endpoints
-    cdef list tails         # by version: the encoding of the fields after these, if none of them is given
+    cdef list tails         # for each version: the encoded rest of a request with default values only
 
     def __init__(self, kind, str request_name):
         self.whole = DecodingHandler(partial(serve, kind), request_name)

@@ -17,8 +17,8 @@ VERSION_WITH_SKIP_ASSIGNMENT = 9
 (KIP-814)."""
 
 cdef enum:
-    ANSWERS_A_PART = 16         # the requests that are answered between two yields
-    MEMBERS_A_PART = 64         # the members that are listed between two yields
+    ANSWERS_A_PART = 16         # the number of requests that are answered between two yields
+    MEMBERS_A_PART = 64         # the number of members that a response lists between two yields
 
 
 class ClassicAnswers:

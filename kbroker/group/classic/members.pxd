@@ -27,7 +27,7 @@ cdef class Member:
 
 
 cdef class ParkedRequests:
-    cdef dict _members          # Member by id
+    cdef dict _members          # {member id: Member}
     cdef readonly Py_ssize_t joined_count
     cdef readonly set unsynced_member_ids
 
@@ -43,14 +43,14 @@ cdef class ParkedRequests:
 
 cdef class Assignors:
     cdef str _group_id
-    cdef dict _members          # Member by id
+    cdef dict _members          # {member id: Member}
     cdef dict _counts
 
     cdef int count(self, Member member, int sign) except -1
 
 
 cdef class Subscriptions:
-    cdef object _topics         # a set; None if they cannot be read, NOT_READ before `read`
+    cdef object _topics         # a set of names; None if it cannot be read, NOT_READ before `read`
     cdef int64_t _version       # a number that changes when the members change
 
     cdef int forget(self) except -1

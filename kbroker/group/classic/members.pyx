@@ -17,7 +17,7 @@ PROTOCOL_BYTES = 160
 on CPython 3.11 with 64 bits, without strings and metadata."""
 
 cdef enum:
-    TOPICS_A_PART = 64          # the topics of consumers that are read between two yields
+    TOPICS_A_PART = 64          # the number of topics that are read between two yields
 
 cdef object NOT_READ = object()
 

@@ -36,7 +36,7 @@ heartbeat, and may have closed its connection. A client that still waits gets an
 
 cdef enum:
     MEMBERS_AT_ONCE = 1_000     # the most members whose row is encoded and appended without a yield
-    MEMBERS_A_PART = 64         # the members that are removed between two yields
+    MEMBERS_A_PART = 64         # the number of members that are removed between two yields
 
 cdef object EMPTY = GroupState.EMPTY
 cdef object STABLE = GroupState.STABLE
@@ -273,7 +273,7 @@ class Membership:
         self._pending_members.add(
             group, member_id, joining.session_timeout_ms, functools.partial(self._pending_member_ended, group)
         )
-        self._shard.add_group(group)        # an older pending member that expired may have removed the group
+        self._shard.add_group(group)        # the expiry of an older pending member may have removed the group
         self.answers.add(
             done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id)
         )

@@ -93,7 +93,7 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
         if epochs is None or len(epochs) != len(topic.partitions):
             found[topic.topic_id] = dict.fromkeys(topic.partitions, max(member_epoch, 0))
         else:
-            found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=False))    # they are equally long
+            found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=False))    # both are equally long
     return found
 
 

@@ -8,7 +8,7 @@ from kbroker.group.shard cimport Shard
 cdef struct IdleBeat:
     int64_t session_timeout_ms
     int64_t interval_ms         # the time until the member's next heartbeat
-    int32_t endpoint_epoch      # that of the group, in a streams group
+    int32_t endpoint_epoch      # the endpoint epoch of a streams group
 
 
 cdef class Sender:
@@ -24,7 +24,7 @@ cdef class IdleMembers:
     cdef Shard _shard
     cdef Deadlines _deadlines
     cdef Clock _clock
-    cdef dict _lines            # the lines of `Turns`, by group
+    cdef dict _lines            # `Turns.lines`: {group id: waiting operations}
     cdef object _changes
     cdef object _heartbeats
     cdef object _is_idle

@@ -51,7 +51,7 @@ def metadata_hash(topics: Iterable[tuple[bytes, str, int, Sequence[str]]]) -> Ge
         return 0
     digest = xxh3_64()
     for name in (yield from sorted_in_parts(hashes)):
-        digest.update(hashes.pop(name))     # freed one by one, because all at once take milliseconds
+        digest.update(hashes.pop(name))     # freeing all hashes together would take milliseconds
         if pace.spend():
             yield
     signed: int = INT64.unpack(UNSIGNED_INT64.pack(digest.intdigest()))[0]

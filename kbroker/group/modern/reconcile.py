@@ -169,7 +169,7 @@ def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection
     kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
     dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
     if not dropped and (subscribed is not None or member.pending):
-        return member                                         # if no topic is left, Kafka counts it as a change
+        return member           # if no subscribed topic is left, Kafka counts this as a change
     pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
     if pending and (yield from _owns(owned, pending)):
         return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)

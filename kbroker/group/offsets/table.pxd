@@ -17,12 +17,12 @@ cdef class TransactionOffsets:
 
 
 cdef class OffsetTable:
-    cdef dict _committed                # by group and key: the committed offset
-    cdef dict _holders                  # by group and key: the transaction that holds an offset, or a list of several
-    cdef dict _in_flight                # by group and key: the number of appends in flight
-    cdef dict _in_flight_transactional  # by group and key: the number of these appends that are in a transaction
-    cdef dict _open                     # by producer id: the open transaction
-    cdef dict _ended                    # a set of the transactions that `apply` has not moved in full
+    cdef dict _committed                # {group id: {key: committed offset}}
+    cdef dict _holders                  # {group id: {key: the transaction that holds an offset, or a list of them}}
+    cdef dict _in_flight                # {group id: {key: number of offsets in flight}}
+    cdef dict _in_flight_transactional  # {group id: {key: number of transactional offsets in flight}}
+    cdef dict _open                     # {producer id: open transaction}
+    cdef dict _ended                    # a set of the ended transactions that still have offsets to move
     cdef GroupMemory _memory
 
     cpdef CommittedOffset committed(self, OffsetKey key)

@@ -9,7 +9,7 @@ from kbroker.group.records cimport CommittedOffset, OffsetKey
 
 cdef enum:
     OFFSET_SIZE = 200
-    OFFSETS_A_PART = 100        # the offsets of an ended transaction that are moved in one part
+    OFFSETS_A_PART = 100        # the number of offsets of an ended transaction that are moved in one part
 
 OFFSET_BYTES = OFFSET_SIZE
 """The memory in bytes of an offset with empty metadata, measured on CPython 3.11 with 64 bits."""

@@ -20,9 +20,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.wire.bytes cimport put_unsigned_varint
 
 cdef enum:
-    FIRST = 0               # the index of the offset in a batch
+    FIRST = 0               # the index of the first offset in a batch tuple
     LAST = 1
-    BATCH_BYTES = 20        # the size of a batch in a row
+    BATCH_BYTES = 20        # the size of an encoded batch in a row
     MOST_COUNT_BYTES = 10
     TAG_BYTES = 7
 

@@ -20,7 +20,7 @@ cdef class SharePartition:
     cdef readonly int64_t start_offset
     cdef readonly int64_t next_offset
     cdef Runs runs              # the runs of the tracked records, without gaps
-    cdef int32_t last_change    # the number of the last change
+    cdef int32_t last_change    # the number of the last Change that was begun
 
     cdef int64_t first_free(self) except -1
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1
@@ -41,7 +41,7 @@ cdef class Acquisition:
     cdef SharePartition owner
     cdef str member_id
     cdef int64_t deadline_ms
-    cdef int64_t budget         # the number of records that are still wanted
+    cdef int64_t budget         # the number of records that may still be acquired
     cdef int64_t batch_size
     cdef int64_t throttled      # the number of bad records that may still be given; -1 until one is found
     cdef int limit

@@ -240,7 +240,7 @@ cdef class SharePartition:
             offset = base_offset
         acquisition = Acquisition(self, member_id, wanted, deadline_ms)
         for first, last, is_aborted in batches:
-            first = offset              # includes records that a compaction has removed before the batch
+            first = offset              # includes records before the batch that compaction has removed
             if last >= self.next_offset and self.next_offset - self.start_offset >= most:
                 last = self.next_offset - 1
             last = min(last, self.start_offset + most + PAST_LIMIT - 1)
@@ -333,7 +333,7 @@ cdef class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
             if last >= self.next_offset:
                 if segments:
-                    self.check_owned(member_id, segments)       # a fault in an earlier batch is reported instead
+                    self.check_owned(member_id, segments)       # reports an error in a previous batch first
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
                                  f'one below {self.next_offset}')
             begin = max(first, self.start_offset)
@@ -481,7 +481,7 @@ cdef class SharePartition:
             while i < self.runs.count and self.runs.at[i].first <= last:
                 run = &self.runs.at[i]
                 i += 1
-                if run.change != change.number:     # neighbours in one change may have become one run, which has ended
+                if run.change != change.number:     # adjacent runs of the change may have been joined and ended
                     continue
                 if is_durable:
                     go_to(run, run.next_state)

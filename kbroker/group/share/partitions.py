@@ -328,7 +328,7 @@ class SharePartitions:
         the last part, the remaining parts are skipped, because their records may have been acquired in the new session.
         Records that are skipped stay acquired until their locks end.
         """
-        waiting = 1     # counts the work itself
+        waiting = 1     # releases in progress, and the work that starts them
 
         def released(error: KafkaError | None) -> None:
             nonlocal waiting
@@ -488,7 +488,7 @@ def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Sea
     read.
     """
     if reset.startswith(BY_DURATION):
-        from kbroker.settings.durations import java_duration_ms  # a start does not need it
+        from kbroker.settings.durations import java_duration_ms  # not imported at the start of the broker
 
         age_ms = java_duration_ms(reset.removeprefix(BY_DURATION))
         found = yield from partition.offset_for_timestamp(max(0, now_ms - age_ms), searches)

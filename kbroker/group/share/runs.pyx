@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memmove
 
 cdef enum:
-    GROWTH = 8      # the spare places of a table
+    GROWTH = 8      # the number of unused places that a table gets
 
 
 cdef bint is_like(Run *run, Run *other) noexcept:

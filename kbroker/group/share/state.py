@@ -370,7 +370,7 @@ class ShareStates:
         """For each key, append the row that `change(shard, key)` returns, as long work. The rows of one shard are
         appended in batches."""
         failed: dict[ShareKey, KafkaError] = {}
-        waiting = 1     # counts the work itself
+        waiting = 1     # appends in progress, and the work that starts them
 
         def landed(part: Sequence[PendingRow], error: KafkaError | None) -> None:
             nonlocal waiting
