@@ -1,4 +1,5 @@
-"""The assignors of partitions: tables of inputs with their results, and properties of every result."""
+"""Tests of the assignors that assign partitions: tables of inputs with their results, and properties that every result
+has."""
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ TOPICS = {f'T{number}'.encode(): f'T{number}' for number in range(1, 5)}
 
 
 def partitions_of(text):
-    """Return {topic: partitions} for words such as T1:0-2,5."""
+    """Return {topic: partitions} for a text of words. The word T1:0-2,5 means the partitions 0, 1, 2 and 5 of T1."""
     found = {}
     for word in text.split():
         topic, _, partitions = word.partition(':')
@@ -99,7 +100,7 @@ def test_every_shared_partition_keeps_a_member_while_members_join():
 
 
 def held(found):
-    """Return {(topic, partition): the members that have it}."""
+    """Return {(topic, partition): ids of the members to which it is assigned}."""
     owners = {}
     for member_id, share in found.items():
         for topic, partitions in share.items():
@@ -115,7 +116,7 @@ SUBSCRIPTION = st.frozensets(st.sampled_from(sorted(TOPICS)))
 
 @st.composite
 def groups(draw, homogeneous=None):
-    """Draw the spec of a group. Its members have targets that an assignor could have computed."""
+    """Draw the Spec of a group. The previous targets of its members give each partition to at most one member."""
     counts = draw(COUNTS)
     ids = [f'm{number}' for number in range(draw(st.integers(1, 6)))]
     alike = draw(st.booleans()) if homogeneous is None else homogeneous
@@ -176,7 +177,8 @@ def test_no_move_of_one_partition_improves_the_balance_of_uniform(wanted):
 @PROPERTY
 @given(data=st.data())
 def test_a_target_assigned_again_stays(name, data):
-    """A balanced target stays when it is assigned again, even if the members come in another order."""
+    """An assignor that gets its own result as the previous targets returns the same result, even if the members are
+    listed in a different order."""
     wanted = data.draw(groups())
     found = assign(name, wanted)
     again = data.draw(st.permutations([

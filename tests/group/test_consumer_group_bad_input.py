@@ -1,4 +1,5 @@
-"""Bad requests to consumer groups. Each gets Kafka's error, changes nothing and takes no memory."""
+"""Invalid requests to consumer groups. Each request gets the same error as in Kafka, changes nothing and takes no
+memory."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, consumer_group
@@ -16,8 +17,8 @@ KEPT = ('members', 'targets', 'epoch', 'assignment_epoch', 'assigned_at_ms', 'me
 
 @pytest.fixture
 def world():
-    """Return a world with a group of two members. `a` has epoch 3 and partition 0 of t. The static member `s` waits for
-    the other partitions."""
+    """Return a world with a group of two members that both have epoch 3. `a` has partition 0 of the topic `t`, and the
+    static member `s` has partition 1 or waits for it."""
     world = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                   group_consumer_migration_policy='disabled', kbroker_group_memory_max_bytes=1_000_000)
     world.topics.create('t', 2)
@@ -38,7 +39,7 @@ def world():
 
 
 def footprint(world):
-    """Return everything that a request could change: rows, groups, memory and deadlines."""
+    """Return the state that an invalid request must not change: rows, groups, memory and deadlines."""
     group = consumer_group(world)
     return (
         list(world.partition.stored), {found.group_id: found.group_type for found in world.groups.list_groups()},

@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848): static members, regular expressions, and groups that change their type."""
+"""Consumer groups (KIP-848): static members, regular expressions, and changes between the types of groups."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
@@ -9,7 +9,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 
 @pytest.fixture
 def world():
-    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
+    """Return a world with the topic `t`. The assignment interval is 0, so every heartbeat may compute new targets."""
     made = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0)
     made.topics.create('t', 2)
     return made
@@ -131,8 +131,8 @@ def test_a_new_topic_is_found_although_the_clock_was_set_back(world):
 
 
 def test_a_resolution_that_failed_is_not_repeated_at_once_although_the_clock_was_set_back(world, caplog):
-    """Because the clock was set back, the last successful resolution is in the future. That alone would allow a
-    resolution at each heartbeat."""
+    """After the clock is set back, the time of the last successful resolution is in the future, so it does not prevent
+    a new resolution. The time of the failed attempt must prevent it."""
     a = Consumer(world, 'a', regex='t.*')
     a.join()
     a.heartbeat()

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: commits and fetches by member epoch, deletion, expiry."""
+"""Offsets of consumer groups: commits and fetches with a member epoch, deletion, and expiry."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, assignment_in, consumer_group, last_batch
@@ -23,7 +23,7 @@ def world():
 
 @pytest.fixture
 def member(world):
-    """Return a member with epoch 3, which has had both partitions since epoch 2."""
+    """Return a member with epoch 3 that got both partitions in epoch 2."""
     found = Consumer(world, 'a', names=['t'])
     found.join()
     found.heartbeat(subscribed_topic_names=['t', 'later'])

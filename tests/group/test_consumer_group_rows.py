@@ -1,6 +1,4 @@
-"""The exact bytes of the rows of consumer groups, and the groups that a load makes of them.
-
-Covers KIP-1251.
+"""The exact bytes of the rows of consumer groups, and the groups that a load makes from these rows. Covers KIP-1251.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848): the heartbeat, step by step."""
+"""Consumer groups (KIP-848): the steps of the heartbeat."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
@@ -11,7 +11,8 @@ HOUR_MS = 3_600_000
 
 
 def world_of(partitions=2, **settings):
-    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
+    """Return a world with the topic `t`. By default, the assignment interval is 0, so every heartbeat may compute new
+    targets."""
     world = World(**{'group_consumer_assignment_interval_ms': 0, 'group_consumer_min_assignment_interval_ms': 0,
                      **settings})
     world.topics.create('t', partitions)
@@ -196,7 +197,8 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
 
 
 def test_a_clock_that_was_set_back_delays_no_assignment():
-    """After the clock is set back, the time of the last assignment is in the future."""
+    """After the clock is set back, the time of the last assignment is in the future. The next assignment must not wait
+    for it."""
     world = world_of(group_consumer_assignment_interval_ms=1000)
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()

@@ -1,4 +1,5 @@
-"""The memory that clients can take in groups is bounded. At the bound, honest clients can still work."""
+"""The memory that groups can take is bounded. When the bound is reached, existing members and new commits of existing
+offsets still work."""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription

@@ -1,5 +1,5 @@
-"""The configs in force for a group. Its own configs count, within the bounds of the broker, and the broker's settings
-for the rest."""
+"""The configs in force for a group: the group's configs in the metadata log, within the broker's bounds, and the
+broker's settings for all configs that are not set for the group."""
 import pytest
 from support.worlds.group_coordinator import World
 

@@ -1,4 +1,5 @@
-"""In every history, a restart restores the visible state, and each request is answered once."""
+"""Properties of random histories of groups: a restart restores the state that clients see, and each request is answered
+exactly once."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ CLIENTS = st.integers(0, 3)
 
 
 class GroupsOnDisk(RuleBasedStateMachine):
-    """A state machine of two groups, four clients (one of them static) and two producers. Flushes happen at random."""
+    """A Hypothesis state machine with two groups, four clients (one of them a static member) and two producers. Flushes
+    happen at random times."""
 
     @initialize()
     def begin(self):

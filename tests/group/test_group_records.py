@@ -72,7 +72,7 @@ GROUP_V3 = (
 
 
 def appended(keys, offsets, producer=None):
-    """Return the batch that a shard appends for these offsets."""
+    """Return the bytes of the batch that a shard appends to commit these offsets."""
     clock = ManualClock()
     clock.set_wall_ms(T + 5)
     registry = HeldRegistry(clock)
@@ -109,13 +109,13 @@ COMMITTED = st.tuples(
     st.builds(OffsetKey, NAMES, NAMES, st.integers(0, 2**31 - 1)),
     st.builds(CommittedOffset, OFFSETS, st.integers(-1, 2**31 - 1), NAMES, TIMES, st.none(),
               st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
-    # A row with an expiry time has no leader epoch and no topic id.
+    # The row of an offset with an expiry time has no leader epoch and no topic id.
     | st.builds(CommittedOffset, OFFSETS, st.just(-1), NAMES, TIMES, st.integers(0, 2**63 - 1)),
 )
 
 
 def as_messages(key, committed):
-    """Return the row as the tables and the codec encode it."""
+    """Return the encoded row of an offset, made by the general codec for messages."""
     key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
     value = OffsetCommitValue(
         offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
@@ -142,8 +142,8 @@ def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, pr
 
 @given(COMMITTED)
 def test_what_is_appended_is_what_a_load_would_read(committed):
-    """The coordinator adopts the offsets that it has appended, without reading them. They must equal the offsets that a
-    load reads."""
+    """When appended offsets are durable, the coordinator uses its own objects, and does not decode the batch. These
+    objects must equal the ones that a load decodes from the batch."""
     key, offset = committed
     (record,) = decode_records(appended([key], [offset]))
     assert read_row(record.key, record.value, record.offset) == OffsetRow(key, offset)

@@ -1,4 +1,5 @@
-"""The syncs of the disk when members join: one for each turn of the group, however many members join in the turn."""
+"""The number of syncs to the disk when members join: one sync for each turn of the group, however many members join in
+the turn."""
 from __future__ import annotations
 
 import pathlib
@@ -26,7 +27,7 @@ JOINS = {
 
 
 class CountingFileSystem(FailingFileSystem):
-    """A file system that counts the syncs of files by the topic of their partition."""
+    """A file system that counts the syncs of log files for each topic."""
 
     def __init__(self) -> None:
         super().__init__(self._count)
@@ -75,8 +76,8 @@ def test_the_joins_of_a_tick_share_a_sync(broker, fs, kind):
     answers = [answer_of(request, version, connection)
                for request, connection in zip(requests, connections, strict=True)]
     assert {ErrorCode(answer.error_code) for answer in answers} == {ErrorCode.NONE}
-    # A turn serves all joins that wait. There is at most one turn for each tick, and one for joins that arrived during
-    # a turn.
+    # A turn of the group serves all joins that wait. There is at most one turn for each tick of the loop, and one more
+    # for joins that arrived during a turn.
     assert 1 <= fs.syncs[OFFSETS] - before <= TICKS + 1
 
 

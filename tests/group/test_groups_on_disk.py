@@ -1,4 +1,4 @@
-"""Groups in a complete broker on a real log, with crashes."""
+"""Groups in a complete broker with its log on a disk, and crashes of this broker."""
 
 import pytest
 from support.brokers.in_process_broker import InProcessBroker
@@ -44,7 +44,7 @@ def commit(broker, partition, offset):
 
 
 def fetched(broker, require_stable=False):
-    """Return (offset, error code) of each partition."""
+    """Fetch the offsets of the partitions 0 and 1 of `orders`. Return {partition: (offset, error code)}."""
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name='orders', partition_indexes=[0, 1])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     answer = broker.ask(OffsetFetchRequest(groups=[group], require_stable=require_stable), 9)

@@ -1,7 +1,6 @@
-"""Consumer groups with regular expressions that match many topics: no turn of the loop is long.
-
-The turns of the loop do the work in parts. Times are processor times of this thread, so the load of the machine does
-not count.
+"""Consumer groups with regular expressions that match many topics: no turn of the event loop takes long, because the
+work is divided into parts. Times are processor times of this thread, so that the load of the machine does not change
+them.
 """
 import pytest
 from support.runner.attempts import assert_within

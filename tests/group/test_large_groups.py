@@ -1,6 +1,5 @@
-"""Groups of ten thousand members: each join costs the same, and no turn of the loop is long.
-
-Times are processor times of this thread, so the load of the machine does not count.
+"""Groups of ten thousand members: the first join costs as much as the last one, and no turn of the event loop takes
+long. Times are processor times of this thread, so that the load of the machine does not change them.
 """
 import pytest
 from support.runner.attempts import assert_within
@@ -14,12 +13,13 @@ from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncG
 MEMBERS = 10_000
 ORDERS = subscription('orders')
 GATHERED_MS = 7_000
-"""The time after which the first rebalance waits for no more members."""
+"""The time in ms after which the first rebalance no longer waits for members."""
 
 
 @pytest.fixture
 def world():
-    """Return a world whose first rebalance waits for members, and whose rows may have ten thousand members."""
+    """Return a world in which the first rebalance of a group waits for members, and batches are large enough for the
+    row of ten thousand members."""
     with large_world(group_initial_rebalance_delay_ms=3000) as found:
         yield found
 
@@ -44,7 +44,7 @@ def send_join(world, request):
 
 
 def join_all(world):
-    """Let ten thousand clients get their member ids and join. Return their answers by member id."""
+    """Let ten thousand clients request member ids and join. Return {member id: answer to the join}."""
     answers = {}
     for _ in range(MEMBERS):
         member_id = send_join(world, join_request()).value.member_id
@@ -53,7 +53,7 @@ def join_all(world):
 
 
 def formed(world):
-    """Return the answers to ten thousand members of the first generation."""
+    """Form the first generation of a group of ten thousand members. Return {member id: answer to the join}."""
     answers = join_all(world)
     world.advance(GATHERED_MS)
     assert {answer.value.generation_id for answer in answers.values()} == {1}

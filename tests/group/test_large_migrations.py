@@ -1,7 +1,8 @@
-"""Large groups change their protocol, and no turn of the loop is long.
+"""Upgrades and downgrades of large groups: no turn of the event loop takes long.
 
-All rows of an upgrade are one batch. The default of max.message.bytes therefore allows the upgrade of groups of up to
-about three thousand members. Times are processor times of this thread, so the load of the machine does not count.
+All rows of an upgrade are in one batch. With the default of max.message.bytes, groups of up to about three thousand
+members can therefore be upgraded. Times are processor times of this thread, so that the load of the machine does not
+change them.
 """
 import gc
 
@@ -31,7 +32,7 @@ def _without_garbage_collection():
 
 
 def world_with(members):
-    """Return a world with a classic group of this many members, each of which has a partition of `t`."""
+    """Return a world with a classic group of `members` members. Each member has one partition of the topic `t`."""
     world = MeasuredWorld(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                           group_consumer_assignors='range')
     world.topics.create('t', members + 1)
@@ -47,7 +48,7 @@ def world_with(members):
 
 
 def upgraded(world, members):
-    """Upgrade the group: a member of the consumer protocol joins. Return this member."""
+    """Upgrade the group: a member that speaks the consumer protocol joins. Return the new member."""
     newcomer = Consumer(world, 'newcomer', names=['t'])
     assert newcomer.join().code is ErrorCode.NONE
     group = consumer_group(world)

@@ -1,7 +1,5 @@
-"""Streams groups of twenty thousand tasks: no turn of the loop is long.
-
-The turns of the loop do the work in parts. Times are processor times of this thread, so the load of the machine does
-not count.
+"""Streams groups with twenty thousand tasks: no turn of the event loop takes long, because the work is divided into
+parts. Times are processor times of this thread, so that the load of the machine does not change them.
 """
 import pytest
 from support.runner.attempts import assert_within
@@ -13,7 +11,7 @@ TASKS = 20_000
 
 @pytest.fixture
 def world():
-    """Return a world in which every heartbeat may compute targets."""
+    """Return a world whose assignment interval is 0, so that every heartbeat may compute new targets."""
     with large_world(group_streams_assignment_interval_ms=0, group_streams_min_assignment_interval_ms=0,
                      group_streams_initial_rebalance_delay_ms=0, group_streams_num_standby_replicas=1) as found:
         found.topics.create('t', TASKS)

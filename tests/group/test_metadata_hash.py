@@ -1,4 +1,4 @@
-"""The hashes of topics equal those in rows that Apache Kafka has written."""
+"""The metadata hashes of topics equal the hashes in rows that Apache Kafka has written."""
 import pytest
 
 from kbroker.base.long_work import run_to_end

@@ -1,4 +1,5 @@
-"""Migration between the classic and the consumer protocol, member by member. Groups have members of both protocols."""
+"""Migration between the classic and the consumer protocol. The members of a group change one after the other, so that a
+group can have members of both protocols."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
@@ -21,14 +22,16 @@ def world_of(**settings):
 
 
 def reader(world, name='c', owned=(), **fields):
-    """Return a client of the classic protocol that subscribes to the topic `t`."""
+    """Return a client that speaks the classic protocol and subscribes to the topic `t`."""
     return Client(world, name, protocols=[('range', encode_subscription(['t'], owned))], **fields)
 
 
 def stable(world, *clients, assignments=None):
-    """Make a classic group of the clients. Each is assigned a part of `t`."""
+    """Form a stable classic group of the clients. The partitions of the topic `t` are divided between them, or
+    `assignments` says how."""
     stable_group(world, *clients)
-    # `stable_group` assigns names instead of partitions. The leader assigns partitions when it rebalances.
+    # The assignments of `stable_group` are names instead of partitions. The leader therefore joins again, and assigns
+    # partitions in the rebalance.
     leader_id = world.groups.describe(GROUP, 'classic').leader_id
     leader = next(client for client in clients if client.member_id == leader_id)
     others = [client for client in clients if client is not leader]
@@ -48,7 +51,8 @@ def stable(world, *clients, assignments=None):
 
 
 def rejoin(world, client, owned):
-    """Let a member join again, and report the partitions that it owns. Return its assignment."""
+    """Let a member join again and report that it owns the partitions `owned`. Return the partitions of its new
+    assignment."""
     client.protocols = [('range', encode_subscription(['t'], [('t', partition) for partition in owned]))]
     answer = client.join()
     world.run_due()
@@ -200,7 +204,8 @@ def test_members_that_are_no_consumers_are_not_upgraded(world):
 
 
 def mixed(world, **fields):
-    """Return a member of the consumer protocol and a member of the classic protocol, in one stable group."""
+    """Form a stable group of a member that speaks the consumer protocol and one that speaks the classic protocol.
+    Return both."""
     a = Consumer(world, 'a', names=['t'], **fields)
     a.join()
     classic = reader(world)

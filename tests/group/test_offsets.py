@@ -1,6 +1,4 @@
-"""Committed offsets: their visibility, the right to commit, deletion and expiry.
-
-Covers KIP-211.
+"""Committed offsets: when they become visible, which members may commit, deletion, and expiry. Covers KIP-211.
 """
 
 import pytest
@@ -24,7 +22,8 @@ def forget(world, *partitions):
 
 
 def delete_group(world, group_id=GROUP):
-    """Delete the group. Return a list that receives the answer: an error code, or None."""
+    """Delete the group. Return a list to which the result is appended when the deletion ends: None, or an error
+    code."""
     answers = []
     world.groups.delete_group(group_id, Callback(lambda error, result: answers.append(error and error.code)))
     return answers
@@ -41,7 +40,8 @@ def test_a_commit_is_not_visible_before_it_is_durable():
 
 
 def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
-    """The row of an expiring offset has no leader epoch. A fetch must not return one before the restart either."""
+    """The row of an offset with an expiry time has no leader epoch, so a fetch after a restart returns none. A fetch
+    before the restart must not return a leader epoch either."""
     world = World()
     answer = Answer()
     world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer.completion())
@@ -107,7 +107,8 @@ def test_a_commit_of_another_generation_or_member_is_refused(world):
 
 
 def test_a_commit_passes_while_a_rebalance_is_prepared_and_not_while_it_completes(world):
-    """Members commit before they give up their partitions, but not after they have joined again."""
+    """In a rebalance, a member commits before it gives up its partitions. After it has joined again, it must not
+    commit."""
     (client,) = stable_group(world, Client(world))
     joining = Client(world, 'b').join()
     assert world.commit(ORDERS, 5, **client.identity).code is ErrorCode.NONE
@@ -188,8 +189,8 @@ def test_the_last_of_many_transactions_counts_whatever_the_order_of_their_marker
 
 
 def test_a_transactional_commit_that_is_not_durable_makes_the_partition_unstable():
-    """The commit has passed the check of its generation. A successor that read the older offset would process its
-    records again."""
+    """A transactional commit in flight has already passed the check of the generation. If a fetch returned the previous
+    offset, the next owner of the partition would process the same records again."""
     world = World(immediate=False)
     world.commit_transactional(ORDERS, 5, 1000)
     assert world.fetched(ORDERS, require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -1,6 +1,7 @@
-"""Transactions with tens of thousands of offsets. A marker ends them at once; their offsets are applied in parts.
+"""Transactions with tens of thousands of offsets. A marker ends a transaction in one step; then its offsets are applied
+in parts.
 
-At any time, readers see all offsets of a transaction, or none. Times are processor times of this thread.
+A fetch always sees either all offsets of a transaction or none of them. Times are processor times of this thread.
 """
 import gc
 import random
@@ -24,7 +25,7 @@ LONGEST_TURN_S = 0.010
 
 @pytest.fixture
 def world():
-    """Return a world in which each slice does one part of long work."""
+    """Return a world in which a slice of the loop does only one part of long work."""
     return World(slice_us=0)
 
 
@@ -33,7 +34,7 @@ def names(count, topic='orders'):
 
 
 def commit(world, partitions, offset, producer_id=None, group_id=GROUP):
-    """Commit an offset for each partition; with a producer, in a transaction."""
+    """Commit `offset` for each partition. If `producer_id` is not None, commit it in this producer's transaction."""
     for start in range(0, len(partitions), OFFSETS_OF_A_REQUEST):
         part = partitions[start:start + OFFSETS_OF_A_REQUEST]
         answer = Answer()
@@ -48,13 +49,14 @@ def commit(world, partitions, offset, producer_id=None, group_id=GROUP):
 
 
 def seen(world, partitions, group_id=GROUP, *, require_stable=True):
-    """Return the offsets and errors that a fetch of the partitions returns."""
+    """Fetch the offsets of the partitions. Return the set of (error, offset) in the results."""
     found = world.groups.fetch_offsets(group_id, partitions, require_stable)
     return {(fetched.error, fetched.offset) for fetched in found.values()}
 
 
 def slices(world):
-    """Apply the offsets in parts. Yield before the first part, between parts, and after the last part."""
+    """Run the long work that applies offsets, part by part. Yield before the first part, between two parts, and after
+    the last part."""
     while True:
         yield
         if not len(world.long_work):
@@ -70,7 +72,7 @@ def offsets_in_memory(world):
 
 @pytest.mark.parametrize('committed', [True, False])
 def test_the_end_of_a_transaction_with_fifty_thousand_offsets_takes_no_long_turn(committed):
-    """An earlier version applied all offsets in the turn in which the marker arrived."""
+    """A previous version of the broker applied all offsets in the turn of the loop in which it read the marker."""
     world = World(message_max_bytes=4 * 1024 * 1024)
     commit(world, names(MANY), 1)
     commit(world, names(MANY), 2, producer_id=1000)
@@ -114,7 +116,7 @@ def test_a_fetch_sees_all_offsets_of_a_transaction_or_none_whatever_part_is_appl
 @pytest.mark.parametrize('first', [True, False])
 @pytest.mark.parametrize('second', [True, False])
 def test_a_second_transaction_ends_while_the_first_is_being_applied(world, first, second):
-    """Both transactions are from one producer, and for the same partitions."""
+    """Both transactions are from the same producer and have offsets for the same partitions."""
     commit(world, names(SEVERAL_PARTS), 2, producer_id=1000)
     world.end_transaction(1000, commit=first)
     commit(world, names(SEVERAL_PARTS), 3, producer_id=1000)
@@ -147,7 +149,7 @@ def test_a_commit_outside_the_transaction_counts_while_it_is_being_applied(world
 
 
 def test_a_tombstone_takes_an_offset_that_is_being_applied(world):
-    """The tombstone comes after the marker in the log."""
+    """The tombstone is after the transaction's marker in the log, so it deletes the transaction's offset."""
     commit(world, names(SEVERAL_PARTS), 2, producer_id=1000)
     world.end_transaction(1000, commit=True)
     world.groups.delete_offsets(GROUP, names(SEVERAL_PARTS)[:300], Callback(lambda error, result: None))
@@ -185,7 +187,7 @@ def test_a_topic_is_deleted_while_its_offsets_are_being_applied(world):
 
 @pytest.mark.parametrize('days', [6, 8])
 def test_offsets_expire_while_they_are_being_applied_if_they_are_due(world, days):
-    """Offsets expire after seven days."""
+    """With the default settings, offsets expire after seven days."""
     commit(world, names(SEVERAL_PARTS), 2, producer_id=1000)
     world.clock.advance(days * 86_400_000)
     world.end_transaction(1000, commit=True)
@@ -211,7 +213,8 @@ def test_a_restart_applies_what_the_log_says(world):
 
 @pytest.mark.parametrize('seed', range(20))
 def test_no_order_of_applying_shows_anything_but_the_log(seed):
-    """A world that applies offsets in parts shows the same offsets as one that applies them at once."""
+    """Random histories run in two worlds: one applies offsets in parts, the other without a pause. A fetch returns the
+    same offsets in both."""
     rng = random.Random(seed)
     slow, prompt = World(slice_us=0), World()
     open_ids = set()

@@ -1,4 +1,4 @@
-"""Classic groups: members join, sync, leave, crash and return."""
+"""Rebalances of classic groups: members join, sync, leave, crash and return."""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
@@ -130,7 +130,8 @@ def test_when_the_leader_leaves_another_leads(world):
 
 
 def test_a_leader_that_joins_again_makes_everyone_rebalance(world):
-    """New partitions do not change the leader's metadata. The leader requests another assignment by joining again."""
+    """When a topic gets new partitions, the leader's metadata does not change. The leader requests a new assignment by
+    joining again."""
     first, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     answer = first.join()
     assert not answer.came
@@ -146,7 +147,8 @@ def test_a_follower_that_joins_again_unchanged_gets_the_current_generation(world
 
 
 def test_a_follower_with_changed_metadata_makes_everyone_rebalance(world):
-    """A cooperative assignor moves partitions in two steps: a member revokes them, then joins again without them."""
+    """With a cooperative assignor, a partition moves in two steps: its member revokes it, then joins again with
+    metadata that no longer lists it."""
     _, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     second.protocols = [('range', subscription('payments'))]
     assert not second.join().came

@@ -1,5 +1,5 @@
-"""Reconciliation. Each row of the tables is one step of a member: `a1-3@10` is partitions 1 to 3 of topic a since epoch
-10."""
+"""Tests of reconciliation. Each row of the tables is one step of a member. In a row, `a1-3@10` means the partitions 1
+to 3 of topic a, which the member got in epoch 10."""
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,8 @@ STABLE, UNREVOKED, UNRELEASED, UNKNOWN = State
 
 
 def numbers(text):
-    """Return {topic: {partition: epoch}} for words such as a1-3@10 and b4,6@5. Without an epoch in the word, it is 10.
+    """Return {topic: {partition: epoch}} for a text of words: a1-3@10 means the partitions 1 to 3 of topic a with epoch
+    10. A word without an epoch means epoch 10.
     """
     found = {}
     for word in text.split():
@@ -41,7 +42,8 @@ def assigned(state, epoch, text, pending='', previous=0):
 
 
 def step(before, epoch, target, owned, held, *, subscribed=BOTH, changed=False):
-    """Reconcile a member. Other members have the partitions in `held`, with epoch 10."""
+    """Run one reconciliation of a member, and return its new value. Other members, whose epoch is 10, hold the
+    partitions in `held`."""
     holders = numbers(held)
     return run_to_end(reconcile(before, epoch, sets(target), lambda topic, number: holders.get(topic, {}).get(
         number, FREE), sets(owned), subscribed, changed))
@@ -168,7 +170,8 @@ TARGETS = st.fixed_dictionaries({b'a': st.frozensets(st.integers(0, 4)), b'b': s
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(TARGETS, min_size=2, max_size=2), st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=12))
 def test_no_two_members_have_a_partition_and_both_reach_their_targets(wishes, heartbeats):
-    """Two members heartbeat in a random order, then in turns. Partitions that are pending revocation are not free."""
+    """Two members heartbeat in a random order, then alternately. A partition whose revocation is not confirmed still
+    belongs to its member."""
     first = wishes[0]
     second = {topic: partitions - first.get(topic, frozenset()) for topic, partitions in wishes[1].items()}
     swapped = [(1, [first, second]), (2, [second, first])]

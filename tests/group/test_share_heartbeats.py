@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): members, the initialization of share states, and the administration of offsets."""
+"""Share groups (KIP-932): heartbeats of members, initialization of share states, and administration of offsets."""
 from __future__ import annotations
 
 import pytest
@@ -12,7 +12,8 @@ from kbroker.group.share.rows import ShareKey
 
 
 def world_of(partitions=3, **settings):
-    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
+    """Return a world with the topic `t`. By default, the assignment interval is 0, so every heartbeat may compute new
+    targets."""
     world = World(**{'group_share_assignment_interval_ms': 0, 'group_share_min_assignment_interval_ms': 0, **settings})
     world.topics.create('t', partitions)
     return world

@@ -1,4 +1,5 @@
-"""The batches of share states. Merges are compared with those of the slow twin, encodings with those of the codec."""
+"""The batches of share states. Merged batches are compared with the results of a slow and simple implementation, and
+encoded batches with those of the general codec."""
 from __future__ import annotations
 
 import random

@@ -1,4 +1,5 @@
-"""The states of the records of a share partition: each rule, and random histories compared with the slow twin."""
+"""The states of records in a share partition: a test for each rule, and random histories that are compared with a slow
+and simple implementation."""
 from __future__ import annotations
 
 import itertools
@@ -24,7 +25,8 @@ def wanted(records: int = 500, *, batch_size: int = 500, exact: bool = False, lo
 
 
 def log(*bounds: int) -> list[tuple[int, int, bool]]:
-    """Return batches between the given bounds: (0, 10, 20) are 0-9 and 10-19."""
+    """Return the batches of a log, split at the given offsets. For example, the arguments 0, 10, 20 mean the batches
+    0-9 and 10-19."""
     return [(first, end - 1, False) for first, end in itertools.pairwise(bounds)]
 
 
@@ -35,7 +37,7 @@ def acquire(partition: SharePartition, batches: list[tuple[int, int, bool]], mem
 
 def acknowledge(partition: SharePartition, first: int, last: int, *types: int, member: str = 'm1',
                 limit: int = LIMIT) -> None:
-    """Acknowledge records, and adopt the change at once."""
+    """Acknowledge the records from `first` to `last`, and immediately adopt the change."""
     change = partition.acknowledge(member, [(first, last, types)], limit, LOCK_MS)
     if change is not None:
         partition.adopt(change)
@@ -296,7 +298,7 @@ def test_a_lock_that_ends_during_a_write_changes_nothing_if_it_succeeds():
     assert partition.start_offset == 10
 
 
-# ---- isolation of bad records
+# ---- isolation of records that no member can process
 
 def tries(partition: SharePartition, batches: list[tuple[int, int, bool]], limit: int) -> list[tuple[int, int, int]]:
     found = acquire(partition, batches, limit=limit)
@@ -339,7 +341,7 @@ def test_a_limit_of_two_has_no_last_try_alone():
     assert acquire(partition, log(0, 8), limit=2) == [(0, 7, 2)]
 
 
-# ---- load, and the start of the log
+# ---- loading of stored batches, and moves of the log's start
 
 def test_a_loaded_partition_fills_its_holes_with_available_records():
     partition = SharePartition(0, [(0, 4, ACKNOWLEDGED, 1), (10, 14, AVAILABLE, 2), (15, 19, ARCHIVED, 1)])
@@ -367,7 +369,7 @@ def test_the_log_start_takes_records_along():
 # ---- memory
 
 def test_a_share_partition_takes_64_bytes_for_each_record_in_flight_at_most():
-    """Every second record is acquired by another member, so that each record is a run."""
+    """Two members acquire records alternately, so that each record is a run of its own."""
     partition, locks = SharePartition(0), 2_000
     members = [f'member {number}' for number in range(2)]
     batches = [log(offset, offset + 1) for offset in range(locks)]
@@ -394,7 +396,7 @@ def test_finished_records_give_their_memory_back():
     assert partition.runs_bytes < most_bytes / 20
 
 
-# ---- against the slow twin
+# ---- comparison with a slow and simple implementation
 
 def expanded(table: list[tuple[int, int, int, int, str | None]]) -> list[tuple[int, int, int, str | None]]:
     return [(offset, state, count, member) for first, last, state, count, member in table

@@ -1,4 +1,4 @@
-"""Share sessions: the memory of the ids of groups and members."""
+"""The bound for the memory that group ids and member ids take in share sessions."""
 import pytest
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -9,7 +9,7 @@ LONG = 'x' * 30_000 + '\U0001f600'
 
 
 def test_sessions_with_long_names_are_bounded_by_their_memory():
-    """Without the bound, 2,000 sessions with the longest names took 650 MB."""
+    """Before the bound existed, 2,000 sessions with the longest group ids and member ids took 650 MB."""
     sessions = ShareSessions(lambda: 2_000)
     begun = []
     with pytest.raises(KafkaError) as caught:

@@ -1,4 +1,4 @@
-"""The rows of `__share_group_state`, and the share coordinator, which writes and replays them."""
+"""The share coordinator, and the rows of `__share_group_state` that it writes and replays."""
 from __future__ import annotations
 
 from typing import Any
@@ -83,7 +83,7 @@ def test_batches_are_merged_by_count_then_state(old, new, start, expected):
 
 
 class Coordinator:
-    """A share coordinator on held partitions, with the topic `orders` of two partitions."""
+    """A share coordinator whose partitions are held in memory, with the topic `orders`, which has two partitions."""
 
     def __init__(self, *, immediate: bool = True, topics: HeldRegistry | None = None, updates: int = 500):
         self.clock = ManualClock()

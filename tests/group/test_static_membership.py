@@ -1,4 +1,4 @@
-"""Static members (KIP-345). A group.instance.id identifies them, and their member id may change."""
+"""Static members (KIP-345). A static member is identified by its group.instance.id; its member id may change."""
 
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 

@@ -1,6 +1,4 @@
-"""The exact bytes of the rows of streams groups, and the members that are decoded from them.
-
-Covers KIP-1251.
+"""The exact bytes of the rows of streams groups, and the members that are decoded from these rows. Covers KIP-1251.
 """
 
 import pytest
@@ -88,7 +86,7 @@ WHOLE_ROWS = {
 
 
 def replayed(encoded):
-    """Replay encoded rows as a load does. Return the group after the last row."""
+    """Apply encoded rows to a new group, as a load does. Return the group after the last row."""
     group = None
     for offset, (key, value) in enumerate(encoded):
         row = read_row(key, value, offset)

@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): the heartbeat, step by step."""
+"""Streams groups (KIP-1071): the steps of the heartbeat."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, batches_of_types, last_batch
@@ -11,7 +11,8 @@ from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
 
 def world_of(partitions=2, delay_ms=0, **settings):
-    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
+    """Return a world with the topic `t`. By default, the assignment interval is 0, so every heartbeat may compute new
+    targets."""
     world = World(**{'group_streams_assignment_interval_ms': 0, 'group_streams_min_assignment_interval_ms': 0,
                      'group_streams_initial_rebalance_delay_ms': delay_ms, **settings})
     world.topics.create('t', partitions)
@@ -197,8 +198,8 @@ def endpoint(host):
 
 
 def endpoints_in(answer):
-    """Return the epoch of the endpoints in an answer, and the partitions at each endpoint; None if the answer names
-    none."""
+    """Return (endpoint epoch, partitions) from an answer. `partitions` maps the host of each endpoint to its active
+    partitions; it is None if the answer has no list of endpoints."""
     endpoints = answer.value.partitions_by_user_endpoint
     return answer.value.endpoint_information_epoch, None if endpoints is None else {
         each.user_endpoint.host: [(topic.topic, topic.partitions) for topic in each.active_partitions]

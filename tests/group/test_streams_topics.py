@@ -1,4 +1,5 @@
-"""The bounds of the memory for internal topics of streams groups: creations in progress, and errors of creations."""
+"""The bounds for the creation of internal topics of streams groups: the number of creations in progress, and of
+remembered errors."""
 import pytest
 
 from kbroker.base.clock import ManualClock, Timers
@@ -9,7 +10,7 @@ from kbroker.metadata.topic_operations import NewTopic
 
 
 class SlowTopics:
-    """Topics whose creation stays in progress until the test ends it."""
+    """A stand-in for the topic registry. A creation of topics stays in progress until the test ends it."""
 
     def __init__(self):
         self.names = []

@@ -1,4 +1,5 @@
-"""The index of the tasks that members hold, compared with counters that are copied as a whole."""
+"""The index of the tasks that members hold, compared with a simple implementation that counts holders and copies all
+counts."""
 from collections import Counter
 
 from hypothesis import given

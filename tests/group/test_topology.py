@@ -1,4 +1,4 @@
-"""Topologies of streams groups, configured for the topics that exist."""
+"""The configuration of topologies of streams groups for the topics that exist."""
 import pytest
 from support.worlds.stepwise_work import StepwiseWork
 
@@ -20,7 +20,8 @@ COUNT = [Subtopology('0', ['a', 'b'], repartition_sink_topics=['r']),
 
 
 def two_repartition_topics(first, second, existing_sources=()):
-    """Return a topology that joins r1 and r2, whose numbers of partitions are given, with `existing_sources`."""
+    """Return a topology whose last subtopology joins the repartition topics r1 and r2 with `existing_sources`. `first`
+    and `second` are the specified numbers of partitions of r1 and r2."""
     return [Subtopology('0', ['a'], repartition_sink_topics=['r1']),
             Subtopology('1', ['b'], repartition_sink_topics=['r2']),
             Subtopology('2', existing_sources, [InternalTopic('r1', first), InternalTopic('r2', second)],
@@ -112,8 +113,8 @@ def test_all_topics_of_a_topology_are_required():
 
 
 def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
-    """An earlier version checked all topics of the chain once for each topic. That took half a second for a thousand
-    topics."""
+    """A previous version of the broker checked all topics of the chain again for each topic. That took half a second
+    for a thousand topics."""
     last = 2_000
     chain = [Subtopology(str(number), [], [InternalTopic(f'r{number}')], [f'r{number + 1}'])
              for number in range(last, 0, -1)]
@@ -126,7 +127,8 @@ def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
 
 
 def test_many_copartition_groups_of_one_subtopology_are_checked_in_short_parts():
-    """An earlier version checked all repartition topics of the subtopology once for each group."""
+    """A previous version of the broker checked all repartition topics of the subtopology again for each copartition
+    group."""
     topics = [InternalTopic(f'r{number}', 3) for number in range(1_600)]
     topology = [Subtopology('0', ['a'], topics, copartition_groups=[[topic.name] for topic in topics])]
     work, found = StepwiseWork(), []
