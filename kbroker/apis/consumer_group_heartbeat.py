@@ -28,7 +28,7 @@ def check(request: Request, body: Any) -> None:
 
 
 def new_member_id() -> str:
-    """Return a UUID in the form in which Kafka writes it."""
+    """Return a new UUID in Kafka's text form for UUIDs."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b'=').decode()
 
 

@@ -112,7 +112,7 @@ def check_topology(request: Request, topology: Any) -> Steps:
 
 
 def check_name(name: str) -> None:
-    """Raise STREAMS_INVALID_TOPOLOGY if an application cannot have a topic of this name."""
+    """Raise STREAMS_INVALID_TOPOLOGY if an application must not use a topic with this name."""
     if name in INTERNAL_TOPICS:
         raise invalid_topology(f'{name} is an internal topic of the broker')
     try:
@@ -122,8 +122,8 @@ def check_name(name: str) -> None:
 
 
 def check_subtopology(part: Any) -> None:
-    """Raise INVALID_REQUEST for a regular expression, STREAMS_INVALID_TOPOLOGY for wrong numbers of partitions or wrong
-    topics."""
+    """Raise INVALID_REQUEST if the subtopology has a regular expression for source topics. Raise
+    STREAMS_INVALID_TOPOLOGY if it has invalid topics or numbers of partitions."""
     if part.source_topic_regex or any(group.source_topic_regex for group in part.copartition_groups):
         raise invalid('found a regular expression for source topics, expected names')
     for topic in part.state_changelog_topics:

@@ -109,7 +109,7 @@ class Coordinated:
                 self.heartbeats[group.group_type].start_deadlines(group)
 
     def stop(self) -> None:
-        """Stop the turns and the sessions, and release all groups."""
+        """Stop the turns and the deadlines of all groups in the shard, and remove these groups from memory."""
         self.turns.stop()
         self.deadlines.cancel_all()
         self.membership.stop_sessions()
@@ -200,7 +200,8 @@ class GroupCoordinator:
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
 
     def close(self) -> None:
-        """Stop the sweep and the sessions, and release all groups. Later operations raise NOT_COORDINATOR."""
+        """Stop the sweep and all deadlines, and remove all groups from memory. Operations after this call raise
+        NOT_COORDINATOR."""
         if self._stop_sweep is not None:
             self._stop_sweep()
         for part in self._parts:
@@ -264,7 +265,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
         return self._part(group_id)
 
-    # Members that speak the classic protocol. These methods raise the errors of the same methods of ClassicMembers
+    # Methods for members that speak the classic protocol. They raise the errors of the same methods of ClassicMembers
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
         self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
@@ -278,7 +279,7 @@ class GroupCoordinator:
     def leave(self, request: Any) -> Generator[object, None, Any]:
         return self._member_part(request.group_id).classic_members.leave_classic(request)
 
-    # Members of consumer, share and streams groups
+    # Methods for members of consumer, share and streams groups
 
     def heartbeats(self, kind: str, group_id: str) -> Heartbeats:
         """Return the object that serves heartbeats to this group: the Heartbeats of its kind in its shard. Raise
@@ -300,7 +301,8 @@ class GroupCoordinator:
         `__consumer_offsets` does not exist."""
         return self._part(group_id).shard.partition.max_message_bytes
 
-    # Offsets. The group id may be empty, because old consumers without a group commit under the empty id
+    # Methods for offsets. The group id may be empty, because old consumers without a group id commit offsets with the
+    # empty id
 
     def prepare(self, commit: Commit) -> Generator[object]:
         """Make the rows of a commit of many partitions in parts. The caller must then call `commit` or

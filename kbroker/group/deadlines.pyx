@@ -1,4 +1,4 @@
-"""The deadlines of the members of a shard's groups: sessions, rebalances, joins and syncs."""
+"""The deadlines in a shard by which members must heartbeat, confirm revocations, join again, or send a SyncGroup."""
 from functools import partial
 
 cimport cython

@@ -9,7 +9,7 @@ from kbroker.group.memory cimport GroupMemory
 from kbroker.base.errors import ErrorCode, KafkaError
 
 GROUP_BYTES = 1_000
-"""The memory of a group without members, measured on CPython 3.11 with 64 bits."""
+"""The memory of a group without members, in bytes, measured on CPython 3.11 with 64 bits."""
 
 
 cdef class Group:

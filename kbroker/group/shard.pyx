@@ -95,7 +95,7 @@ cdef class Shard:
             self._simple_group(group_id)
 
     def clear(self):
-        """Forget all groups and offsets, because the partition is deleted."""
+        """Remove all groups and offsets from memory, because the partition is closed or deleted."""
         for group_id in list(self.groups):
             self.remove_group(group_id)
         self.offsets.clear()

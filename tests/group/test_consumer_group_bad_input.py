@@ -17,8 +17,8 @@ KEPT = ('members', 'targets', 'epoch', 'assignment_epoch', 'assigned_at_ms', 'me
 
 @pytest.fixture
 def world():
-    """Return a world with a group of two members that both have epoch 3. `a` has partition 0 of the topic `t`, and the
-    static member `s` has partition 1 or waits for it."""
+    """Return a world with a group of two members, whose epochs are 3. `a` has partition 0 of the topic `t`. The static
+    member `s` waits for partition 1."""
     world = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                   group_consumer_migration_policy='disabled', kbroker_group_memory_max_bytes=1_000_000)
     world.topics.create('t', 2)

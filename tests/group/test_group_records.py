@@ -1,4 +1,4 @@
-"""The exact bytes of the rows of `__consumer_offsets`."""
+"""The exact bytes of rows in `__consumer_offsets`."""
 
 import struct
 

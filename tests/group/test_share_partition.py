@@ -257,7 +257,7 @@ def test_a_renewed_lock_starts_again_and_is_not_written():
     assert partition.next_deadline_ms() == 2 * LOCK_MS
 
 
-# ---- release and locks
+# ---- release of records, and their locks
 
 def test_a_release_frees_everything_of_the_member():
     partition = SharePartition(0)

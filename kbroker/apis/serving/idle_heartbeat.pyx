@@ -32,12 +32,13 @@ cdef enum:
     # The length of a UUID. A request with a longer member id is decoded, because the id's length could take two bytes
     # in the response.
     MOST_ID_BYTES = 36
-    # The longest end of a response, that of a streams group: the acceptable lag, the interval of task offsets, an empty
-    # status, null for the tasks of the three roles, the epoch of the endpoints, null for the endpoints, and the tagged
-    # fields. In consumer and share groups, the end is a null assignment and the tagged fields.
+    # The size of the longest end of a response, which is that of a streams group: the acceptable lag, the interval of
+    # task offsets, an empty status, null for the tasks of the three roles, the epoch of the endpoints, null for the
+    # endpoints, and the tagged fields. In consumer and share groups, the end is a null assignment and the tagged
+    # fields.
     MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
-    # The longest response: the header, the throttle time, the error code, the error message, the length of the member
-    # id, the member id, the epoch, the heartbeat interval, and the end.
+    # The size of the longest response: the header, the throttle time, the error code, the error message, the length of
+    # the member id, the member id, the epoch, the heartbeat interval, and the end.
     MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
     NO_ARRAY = 0
     EMPTY_ARRAY = 1
@@ -48,7 +49,8 @@ cdef int GROUP = ResourceType.GROUP
 
 
 cdef class HeartbeatHandler(Handler):
-    """Replies to heartbeats of idle members. Decodes all other heartbeats, and passes them to `heartbeat_calls.serve`.
+    """The handler of heartbeats. It replies to heartbeats of idle members. It decodes all other heartbeats, and passes
+    them to `heartbeat_calls.serve`.
 
     A request begins with the group id, the member id and the member epoch. In a streams group, the next field is the
     epoch of the endpoints that the member knows; in a consumer group, it is the instance id. All versions of the

@@ -83,7 +83,8 @@ class _Sharing:
                 yield
 
     def remove_from_members(self) -> Work:
-        """Remove partitions from members that have too many. Start with the partitions that too many members share."""
+        """Remove partitions from members that have too many of them. First remove the partitions that the most members
+        share."""
         for number, has in self._has.items():
             surplus = len(has) - self._wish[number]
             if surplus > 0:
@@ -93,7 +94,7 @@ class _Sharing:
                 yield
 
     def remove_from_partitions(self) -> Work:
-        """Remove partitions that too many members share from some of their members."""
+        """If too many members share a partition, remove it from some of these members."""
         for partition, sharers in self._sharers.items():
             for number in sorted(sharers)[self._most:]:
                 self._take(number, partition)

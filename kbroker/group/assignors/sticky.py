@@ -78,7 +78,7 @@ class _Process:
     def __init__(self, process_id: str):
         self.process_id = process_id
         self.members: list[_Member] = []
-        """The members in the order of their ids."""
+        """The members of the process, sorted by id."""
         self.tasks: set[_Task] = set()
         self._by_size: list[tuple[int, int, _Member]] | None = None
         self._turn = count()
@@ -149,7 +149,7 @@ class _Assigning:
         self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
-        """Index the members by the tasks of their previous targets."""
+        """Build indexes from each task to the members that have it in their previous targets."""
         for member in sorted(self._spec.members, key=lambda member: member.member_id):
             found = self._members[member.member_id]
             for (role, subtopology), tasks in member.target.items():

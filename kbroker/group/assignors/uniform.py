@@ -135,7 +135,7 @@ class _Mixed:
                 yield
 
     def give(self) -> Work:
-        """Give each partition without a member to the least loaded subscriber of its topic."""
+        """Assign each partition without a member to the subscriber of its topic that has the fewest partitions."""
         for topic in self._topics:
             owners = self._owners.setdefault(topic, {})
             free = [partition for partition in range(self._partitions[topic]) if partition not in owners]

@@ -55,14 +55,15 @@ class ClassicAnswers:
     # JoinGroup
 
     def generation_started(self, group):
-        """Answer all parked joins, because a new generation starts."""
+        """Answer all parked JoinGroup requests, because a new generation starts."""
         self.then(self._answer_joins(group, group.parked.take_joins(self._clock.monotonic_ms())))
 
     def _answer_joins(self, group, joins):
-        """Answer the joins of the generation that starts. This is a generator, which answers them in parts.
+        """Answer the JoinGroup requests of the generation that starts. This is a generator, which answers them in
+        parts.
 
-        `joins` has a pair for each member of the generation: the member, and its parked join or None. The leader is
-        answered last, because its response names all members.
+        `joins` has a pair for each member of the generation: the member, and its parked JoinGroup or None. The leader
+        is answered last, because its response names all members.
         """
         answered = 0
         leader_id, leader_joins = group.leader_id, []
@@ -100,7 +101,7 @@ class ClassicAnswers:
         yield from _answer_join(group, member, done, head)
 
     def refuse_join(self, group, member, code):
-        """Answer the member's parked JoinGroup, if there is one, with an error."""
+        """If the member has a parked JoinGroup, answer it with an error."""
         done = group.parked.take_join(member)
         if done is not None:
             member_id = '' if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
@@ -113,7 +114,8 @@ class ClassicAnswers:
         self.add(done, _sync_response(group, member.assignment))
 
     def assigned(self, group, assignments):
-        """Answer all parked syncs with the assignments. `assignments` maps each member id to an assignment."""
+        """Answer all parked SyncGroup requests with the assignments. `assignments` maps each member id to an
+        assignment."""
         self.then(self._answer_syncs(group, assignments, group.parked.take_syncs(self._clock.monotonic_ms())))
 
     def _answer_syncs(self, group, assignments, syncs):
@@ -127,7 +129,7 @@ class ClassicAnswers:
                 assignment=assignments.get(member.member_id, b'')))
 
     def refuse_syncs(self, group, code):
-        """Answer all parked syncs with an error."""
+        """Answer all parked SyncGroup requests with an error."""
         self.then(self._refuse_syncs(group, code, group.parked.take_syncs(self._clock.monotonic_ms())))
 
     def _refuse_syncs(self, group, code, syncs):
@@ -138,7 +140,7 @@ class ClassicAnswers:
             (<Completion?>done).complete(None, 0, SyncGroupResponse(error_code=code))
 
     def refuse_sync(self, group, member, code):
-        """Answer the member's parked SyncGroup, if there is one, with an error."""
+        """If the member has a parked SyncGroup, answer it with an error."""
         done = group.parked.take_sync(member)
         if done is not None:
             self.add(done, SyncGroupResponse(error_code=code))
@@ -146,7 +148,7 @@ class ClassicAnswers:
     # JoinGroup and SyncGroup
 
     def refuse_all(self, group, code):
-        """Answer all parked joins and syncs with an error."""
+        """Answer all parked JoinGroup and SyncGroup requests with an error."""
         self.then(self._refuse_all(group, code, list(group.members.values())))
 
     def _refuse_all(self, group, code, members):

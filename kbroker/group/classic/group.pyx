@@ -105,7 +105,7 @@ cdef class ClassicGroup(Group):
 
     @property
     def rebalance_timeout_ms(self):
-        """The longest rebalance timeout of the members."""
+        """The longest rebalance timeout of the members, in ms."""
         cdef Member member
         cdef int32_t longest_ms = 0
         for member in self.members.values():
@@ -143,7 +143,7 @@ cdef class ClassicGroup(Group):
     cpdef check_commit(self, Commit commit, int version):
         """Raise KafkaError unless the OffsetCommit may be stored.
 
-        The errors are UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS and
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE.
         """
         self.check_alive()
@@ -164,7 +164,7 @@ cdef class ClassicGroup(Group):
     cpdef check_transactional_commit(self, Commit commit, int version):
         """Raise KafkaError unless the TxnOffsetCommit may be stored. A rebalance in progress is no error (KIP-447).
 
-        The errors are UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION and COORDINATOR_NOT_AVAILABLE.
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE.
         """
         self.check_alive()
         if commit.names_member() and not self.is_standalone(commit):
@@ -262,7 +262,8 @@ cdef class ClassicGroup(Group):
         return member is not None or len(self.members) < max_size
 
     def assign(self, dict assignments not None):
-        """Store the assignments. A member that is not in `assignments` gets an empty one."""
+        """Store the members' assignments. `assignments` maps member ids to assignments; a member without an entry gets
+        an empty assignment."""
         cdef Member member
         cdef bytes assignment
         for member in self.members.values():

@@ -85,7 +85,8 @@ class Membership:
                 self._rebalance_or_complete(group)
 
     def stop_sessions(self):
-        """Stop the timers of all members and remove all groups, because `__consumer_offsets` is closed or deleted."""
+        """Stop the timers of the classic groups, and remove all groups of the shard from memory, because
+        `__consumer_offsets` is closed or deleted. Answer parked requests with UNKNOWN_MEMBER_ID."""
         for group in self._classic_groups():
             for member in list(group.members.values()):
                 self._remove(group, member)
@@ -100,7 +101,8 @@ class Membership:
 
     @then_answer
     def end(self, group):
-        """End a group that a consumer group is about to replace. Answer its parked requests with REBALANCE_IN_PROGRESS.
+        """End a classic group, because a consumer group is about to replace it. Answer its parked requests with
+        REBALANCE_IN_PROGRESS.
         """
         group.bury(self._clock.wall_ms())
         for timer in (group.join_timer, group.sync_timer):
@@ -290,8 +292,8 @@ class Membership:
         self._rebalance_or_complete(group)
 
     def _join_again(self, group, member, joining, done):
-        """Serve the JoinGroup of an existing member. Either it did not get an earlier response, or it wants a
-        rebalance, or it joins the rebalance in progress."""
+        """Serve the JoinGroup of an existing member. Either it did not get the response to its previous JoinGroup, or
+        it wants a rebalance, or it joins the rebalance in progress."""
         same_metadata = member.protocols == joining.protocols
         keeps_generation = group.state is COMPLETING_REBALANCE or (
             group.state is STABLE and not group.is_leader(member.member_id)
@@ -302,7 +304,8 @@ class Membership:
         # When the leader of a stable group joins again, the group rebalances even if the leader's metadata is
         # unchanged. The leader may have a reason that its metadata does not show, such as new partitions.
         group.update(member, joining)
-        # An earlier join of the member may still be parked, on a connection that is closed.
+        # A previous JoinGroup of the member may still be parked, because the member sent it on a connection that was
+        # closed since.
         self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.parked.park_join(member, done)
         self._rebalance_or_complete(group)

@@ -34,14 +34,14 @@ from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message
 
 VERSION_WITH_MEMBER_ID_REQUIRED = 4
-"""The first version of JoinGroup in which a client without a member id must request one before it joins (KIP-394)."""
+"""The first version of JoinGroup in which a client without a member id must request an id before it joins (KIP-394)."""
 
 PASS_ON = object()
 """The reply of an operation that passes the request on to `membership`, because the group is a classic group."""
 
 
 class Join(NamedTuple):
-    """A JoinGroup with its version and its client."""
+    """A JoinGroup request, with its version and the id and host of its client."""
 
     request: Any
     version: int
@@ -184,7 +184,7 @@ class ClassicMembers:
         return (yield from self.migration.downgrade(group, members, PASS_ON, members, rebalances=not is_at_rest))
 
     def after_join(self, draft: ConsumerDraft, _call: Call) -> None:
-        """Expect the member's SyncGroup within its rebalance timeout."""
+        """Fence the member unless it sends a SyncGroup within its rebalance timeout."""
         self.place.deadlines.cancel(JOIN, draft.group.group_id, draft.member.member_id)
         self._arm(SYNC, draft.group.group_id, draft.member)
 
@@ -370,7 +370,7 @@ def join_fields(join: Join, migration: Migration) -> Call:
     fields = JoinFields(
         group_id=request.group_id, member_id=request.member_id or str(uuid.uuid4()), is_new_id=not request.member_id,
         instance_id=request.group_instance_id, rack_id=subscription.rack_id,
-        # Version 0 has no rebalance timeout, so the session timeout is used for both.
+        # JoinGroup version 0 has no rebalance timeout. The session timeout is used instead.
         rebalance_timeout_ms=(request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0
                               else request.session_timeout_ms),
         topic_partitions=[topic_class(topic_id=topic_id, partitions=sorted(partitions))

@@ -110,8 +110,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return FREE if partitions is None else partitions.get(partition, FREE)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether another member still holds a partition of this member's target. Return False if the index is
-        not built."""
+        """Return whether another member still holds a partition of this member's target. Return False if the index of
+        owners is not built."""
         if self._owners is None:
             return False
         return any(self.owner(topic_id, partition) != FREE

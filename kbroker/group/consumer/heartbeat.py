@@ -39,7 +39,7 @@ ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_a
 NO_TIMEOUT = -1
 
 LONG_ASSIGNMENT = 500
-"""The largest number of topics in an assignment that is encoded without a yield before and after it."""
+"""If an assignment has more topics than this number, the work yields before and after it encodes the assignment."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 

@@ -108,7 +108,7 @@ class Draft(Generic[G, M]):
 
     @property
     def has_other_assignment(self) -> bool:
-        """True if the changed member is new or has another assignment than before the operation."""
+        """True if the changed member is new, or if the operation has changed its assignment."""
         return self.before is None or self.member.held.assigned != self.before.held.assigned
 
     @property
@@ -135,7 +135,7 @@ class Draft(Generic[G, M]):
         return self.group.names_with(self.before, self.member)
 
     def epoch_rows(self) -> list[Row]:
-        """Return the rows of the new group epoch."""
+        """Return the rows that store the draft's new group epoch."""
         return self.group.epoch_rows(self.epoch, self.metadata_hash)
 
     def stored_target(self, member_id: str) -> Any:
@@ -294,8 +294,8 @@ class Heartbeats:
                              f'group {group.group_id} has {len(group.members)} members')
 
     def origin_of(self, before: AnyMember | None, request: Any) -> Any:
-        """Return the member whose fields the request then sets: the found member, its successor (a static member under
-        a new id), or a new member."""
+        """Return the member whose fields the request is about to set: the found member, its successor (a static member
+        under a new id), or a new member."""
         if before is None:
             return self.kind.group_class.member_class(member_id=request.member_id)
         return before if self.kind.successor is None else self.kind.successor(before, request)
@@ -385,7 +385,7 @@ class Heartbeats:
         if self.kind.after is not None:
             self.kind.after(draft, call)
 
-    # Members that leave, and members that are fenced
+    # Removal of members that leave or are fenced
 
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
         """Serve the heartbeat of a member that leaves, as an operation of a turn.
@@ -490,7 +490,7 @@ class Heartbeats:
 
 
 def assign(draft: AnyDraft, kind: Kind) -> Steps[None]:
-    """Compute the targets for the new epoch, and add their rows to the draft."""
+    """Compute the targets for the draft's group epoch, and add the rows of changed targets to the draft."""
     group_id = draft.group.group_id
     targets = draft.targets = yield from kind.targets(draft)
     pace = Pace()

@@ -44,7 +44,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Generic[Key]):
-    """The assignment of one member, with the fields of its row."""
+    """The assignment of one member. The fields are those of the row that stores it."""
 
     state: State = State.STABLE
     epoch: int = 0

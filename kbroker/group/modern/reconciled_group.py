@@ -39,8 +39,8 @@ class ReconciledGroup(ModernGroup[M, T]):
 
     @abstractmethod
     def has_had_since(self, member: M, commit: Commit, epoch: int) -> bool:
-        """Return whether the member got all partitions of the commit in this epoch or earlier, and has had them ever
-        since."""
+        """Return whether the member got all partitions of the commit in this epoch or a lower one, and has had them
+        ever since."""
 
     def check_commit(self, commit: Commit, version: int) -> None:
         """Raise KafkaError unless the OffsetCommit may be stored.
@@ -58,7 +58,7 @@ class ReconciledGroup(ModernGroup[M, T]):
         self._check_commit_epoch(member, commit, self._code_of_wrong_epoch(member))
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """Raise UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION unless the TxnOffsetCommit may be stored."""
+        """Raise UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION unless the commit, a TxnOffsetCommit request, may be stored."""
         if commit.names_member() and (commit.generation >= 0 or self.members):
             self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
 

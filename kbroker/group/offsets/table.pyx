@@ -76,7 +76,7 @@ cdef class OffsetTable:
         return held if type(held) is list else (held,)
 
     def committed_keys(self, group_id):
-        """Return the keys of all offsets that the group has committed."""
+        """Return the keys of all committed offsets of the group."""
         cdef dict committed = self._committed.get(group_id, {})
         cdef list keys = list(committed)
         if self._ended:
@@ -100,18 +100,18 @@ cdef class OffsetTable:
         return count_of(self._in_flight, key) > 0
 
     def has_open_work(self, group_id):
-        """Return whether offsets of the group are in a transaction or in flight."""
+        """Return whether the group has an offset in a transaction, or an offset in flight."""
         return group_id in self._holders or group_id in self._in_flight
 
     def group_ids(self):
         return self._committed.keys() | self._holders.keys() | self._in_flight.keys()
 
     def has_any(self, group_id):
-        """Return whether an offset of the group is committed, pending or in flight."""
+        """Return whether the group has an offset that is committed, pending in a transaction, or in flight."""
         return group_id in self._committed or self.has_open_work(group_id)
 
     cpdef bint knows(self, OffsetKey key) except -1:
-        """Return whether an offset of the key is committed, pending or in flight."""
+        """Return whether the key has an offset that is committed, pending in a transaction, or in flight."""
         cdef dict group = self._committed.get(key.group_id)
         return group is not None and key in group or bool(self.holders(key)) or count_of(self._in_flight, key) > 0
 
@@ -208,7 +208,7 @@ cdef class OffsetTable:
         return True
 
     def clear(self):
-        """Forget all offsets, because the partition is deleted."""
+        """Remove all offsets, because the partition of `__consumer_offsets` is closed or deleted."""
         cdef TransactionOffsets transaction
         for offsets in (*self._committed.values(), *[transaction.offsets for transaction in
                                                      (*self._open.values(), *self._ended)]):

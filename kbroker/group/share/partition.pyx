@@ -123,7 +123,8 @@ cdef class Change:
 
 
 cdef class SharePartition:
-    """The tracked records of a share partition: those from `start_offset` up to, but not including, `next_offset`."""
+    """The tracked records of a share partition. Their offsets are from `start_offset` up to, but not including,
+    `next_offset`."""
 
     def __init__(self, int64_t start_offset, batches=()):
         """Start to track the records of the stored batches, which are sorted and disjoint. A batch is (first offset,

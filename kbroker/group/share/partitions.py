@@ -392,7 +392,7 @@ class SharePartitions:
             self._arm(live, deadline_ms)
 
     def _expire(self, live: LivePartition) -> None:
-        """Free the records whose locks have ended, and arm the timer for the next lock."""
+        """Free the records whose locks have ended, and arm the timer for the end of the next lock."""
         live.timer = None
         if live.records is None:
             return

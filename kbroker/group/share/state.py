@@ -87,7 +87,7 @@ class ShareStateShard:
         self.partition.set_replayer(self.replay)
 
     def forget(self) -> None:
-        """Forget all states and release their memory, because this coordinator no longer has the partition."""
+        """Remove all states from memory, because the partition is closed or deleted."""
         for key in list(self.states):
             self._set(key, None)
 

@@ -88,8 +88,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     # Offsets
 
     def has_had_since(self, member: StreamsMember, commit: Commit, epoch: int) -> bool:
-        """Return whether all partitions of the commit belong to active tasks that the member got in this epoch or
-        earlier, and still has."""
+        """Return whether all partitions of the commit belong to active tasks that the member got in this epoch or a
+        lower one, and still has."""
         return all([self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets])
 
     def _has_task_since(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:

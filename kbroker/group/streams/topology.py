@@ -75,7 +75,7 @@ class ConfiguredTopology:
 
 
 class _Hindrance(Exception):
-    """Raised to end the configuration of a topology with a status."""
+    """An error that `configure` catches: it ends the configuration of a topology with a status."""
 
     def __init__(self, status: Status, detail: str):
         super().__init__(detail)
