@@ -1,8 +1,10 @@
-"""AddOffsetsToTxn (key 25), versions 0-4: the offsets of a consumer group join a transaction.
+"""AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a consumer group to a transaction.
 
-It adds the partition of `__consumer_offsets` that holds the group; TxnOffsetCommit follows. TV2 producers do not send
-AddOffsetsToTxn: their TxnOffsetCommit adds the partition (KIP-890). Before version 2, the code is
-INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Version 4 says that the client knows TRANSACTION_ABORTABLE.
+The broker adds the partition of `__consumer_offsets` that stores the group. The producer then sends TxnOffsetCommit.
+TV2 producers do not send AddOffsetsToTxn, because their TxnOffsetCommit adds the partition (KIP-890).
+
+In versions 0 and 1, a fenced producer gets INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. A client that sends
+version 4 knows the error code TRANSACTION_ABORTABLE.
 """
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ def handle(request: Request, body: Any) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
 
     request.node.topics.ensure_internal(CONSUMER_OFFSETS)
-    # TxnOffsetCommit writes to this partition. Partitions that were added to the topic since the start hold no group
-    # yet.
+    # The partition to which TxnOffsetCommit writes. Partitions that were added to `__consumer_offsets` after the start
+    # of the broker store no group until the next start.
     partition = request.node.groups.partition_of(body.group_id)
     request.node.transactions.add_offsets(
         body.transactional_id, body.producer_id, body.producer_epoch, partition, request.connection, Callback(added))

@@ -1,16 +1,18 @@
-"""AddPartitionsToTxn (key 24), versions 0-5: partitions join a transaction before they are written to.
+"""AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction before they are written to.
 
-Versions 0-3 come from producers, one transaction each. Before version 2, the code is INVALID_PRODUCER_EPOCH instead of
-PRODUCER_FENCED. Versions 4 and 5 carry many transactions, and can verify partitions without adding them (KIP-890).
-Brokers send these versions to each other, so they may name internal topics. A producer may not: it adds its offsets
-with AddOffsetsToTxn.
+Producers send versions 0-3, whose requests name one transaction each. In versions 0 and 1, a fenced producer gets
+INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
-If the previous transaction of a producer is not complete yet, the request waits for it a little before it fails with
-CONCURRENT_TRANSACTIONS. If one partition of a transaction fails, no partition is added, and the code of all other
-partitions is OPERATION_NOT_ATTEMPTED.
+Brokers send versions 4 and 5 to each other. Their requests can name many transactions, and can verify partitions
+without adding them (KIP-890). They may name internal topics. A request of a producer may not: producers add their
+offsets with AddOffsetsToTxn.
 
-Versions 0-3 are read and answered without message objects, because each transaction of a client from before TV2 begins
-with such a request.
+If the previous transaction of a producer is not complete yet, the request waits briefly for its completion before it
+fails with CONCURRENT_TRANSACTIONS. If one partition of a transaction is refused, no partition is added, and all other
+partitions get OPERATION_NOT_ATTEMPTED.
+
+Requests of versions 0-3 are read and answered without message objects, for speed: each transaction of a client from
+before TV2 begins with one.
 """
 import logging
 from functools import partial
@@ -54,9 +56,10 @@ FIRST_VERSION_WITH_FENCED = 2
 cdef enum:
     LEAST_ANSWER_BYTES = 16         # more than a response takes without its topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, besides its bytes in the request
-    # The most topics and partitions of a request. A transaction may have 10,000 partitions.
+    # The most topics and partitions, counted together, in a request of versions 0-3. A transaction may have 10,000
+    # partitions.
     MOST_NAMED = 20_000
-    MOST_OF_A_TRANSACTION = 10_000  # the same for each of many transactions
+    MOST_OF_A_TRANSACTION = 10_000  # of each transaction in versions 4 and 5
     TRANSACTION_COST = 4            # the elements that a transaction counts for
 
 cdef RequestFields REQUEST = fields_of('AddPartitionsToTxnRequest')
@@ -80,7 +83,7 @@ cdef int TRANSACTIONAL_ID_RESOURCE = ResourceType.TRANSACTIONAL_ID
 
 @cython.final
 cdef class AddingInFlight(Completion):
-    """An AddPartitionsToTxn request whose reply is due when its partitions are in the transaction.
+    """An AddPartitionsToTxn request that is answered when its partitions are in the transaction.
 
     The reply repeats the topics, with a code for each partition.
     """
@@ -111,7 +114,7 @@ cdef class AddingInFlight(Completion):
         return 0
 
     cdef int resolve(self, Py_ssize_t first, Py_ssize_t end) except -1:
-        """Find the wanted partitions from `first` to `end`, and refuse those that the producer may not add."""
+        """Find the requested partitions number `first` to `end` - 1, and refuse those that the producer may not add."""
         cdef Request request = self.request
         cdef object topic = None
         cdef bint is_forbidden = False
@@ -132,7 +135,7 @@ cdef class AddingInFlight(Completion):
         return 0
 
     def resolve_in_parts(self):
-        """Find all wanted partitions. A generator: it yields after each part."""
+        """Find all requested partitions. A generator: it yields after each part."""
         cdef Py_ssize_t first, count = len(self.wanted)
         for first in range(0, count, ELEMENTS_OF_A_PART):
             self.resolve(first, min(first + ELEMENTS_OF_A_PART, count))
@@ -149,7 +152,7 @@ cdef class AddingInFlight(Completion):
             self.reply(refused.code, None)
 
     cdef int add(self) except -1:
-        """Add the partitions if each of them may be added."""
+        """Add the partitions if none of them was refused."""
         cdef TransactionCoordinator coordinator = self.request.node.transactions
         if not self.transactional_id:
             return self.reply(ErrorCode.INVALID_REQUEST, None)
@@ -164,11 +167,11 @@ cdef class AddingInFlight(Completion):
         return self.reply(NONE if error is None else error.code, None)
 
     cdef int reply(self, object code, dict results) except -1:
-        """Reply with the same code for each partition, or by `results`."""
+        """Reply with `code` for each partition, or with the codes in `results` unless that is None."""
         return self.request.send(self.encoded(code, results))
 
     cdef bytes encoded(self, object code, dict results):
-        """Return the reply with its header."""
+        """Return the encoded reply with its header."""
         cdef uint8_t *start = <uint8_t *>malloc(LEAST_ANSWER_BYTES + PyBytes_GET_SIZE(self.topics)
                                                 + PARTITION_ANSWER_BYTES * len(self.wanted))
         cdef uint8_t *end
@@ -257,7 +260,7 @@ def end_batched(Request request not None, body, error, _result):
 
 
 def add_in_parts(request, body):
-    """Add or verify transaction by transaction. The last result brings the reply. A generator."""
+    """Add or verify the partitions of one transaction after the other. The last result sends the reply. A generator."""
     pace = Pace()
     for transaction in body.transactions:
         yield from check_transaction(transaction, pace)
@@ -271,8 +274,10 @@ def add_in_parts(request, body):
 
 
 class BatchedResults:
-    """The results of the transactions of one request. This is a class because a closure and the generator would refer
-    to each other."""
+    """The results of all transactions of one request.
+
+    This is a class because a closure and the generator would refer to each other.
+    """
 
     def __init__(self, request):
         self.unanswered = 1
@@ -292,7 +297,8 @@ class BatchedResults:
 
 
 def check_transaction(transaction, pace):
-    """Raise KafkaError INVALID_REQUEST for more topics and partitions than a transaction may have. A generator."""
+    """Raise KafkaError INVALID_REQUEST if the request names more topics and partitions than a transaction may have. A
+    generator."""
     count = 0
     for topic in transaction.topics:
         count += 1 + len(topic.partitions)

@@ -1,8 +1,9 @@
 """AlterClientQuotas (key 49), versions 0-1 (KIP-546): set and remove quotas of users, client ids and addresses.
 
-Each entry of a request changes one entity, or is refused as a whole. The accepted entries are written as one batch of
-the metadata log. If several entries name one entity, Kafka applies the first and refuses the rest; kbroker refuses all
-of them. Kafka accepts NaN, infinity and host names; kbroker refuses them.
+Each entry of a request changes the quotas of one entity, or is refused as a whole. The accepted entries are written as
+one batch of the metadata log. If several entries name the same entity, Kafka applies the first and refuses the other
+ones. kbroker refuses all of them. Kafka also accepts NaN and infinity as quotas, and host names as addresses; kbroker
+refuses them.
 """
 from __future__ import annotations
 
@@ -61,14 +62,15 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def entity_of(entry: Any) -> Entity:
-    """Return the types and names of an entry, sorted by type. If there are too many, return enough of them to be
-    refused."""
+    """Return the (type, name) pairs of an entry, sorted by type. If there are too many, return enough of them for a
+    refusal."""
     return tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity[:MOST_TYPES + 1]),
                         key=lambda part: (part[0], part[1] is not None, part[1] or '')))
 
 
 def records_of(entry: Any, entity: Entity, quotas: dict[str, float]) -> list[Any]:
-    """Return the records that change `quotas` as an entry asks. Raises KafkaError INVALID_REQUEST."""
+    """Return the records of the changes that an entry asks for. `quotas` are the entity's present quotas. Raise
+    KafkaError INVALID_REQUEST if a change is invalid."""
     check_entity(entity)
     names = [ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
     keys = set()
@@ -89,7 +91,7 @@ def records_of(entry: Any, entity: Entity, quotas: dict[str, float]) -> list[Any
 
 
 def check_entity(entity: Entity) -> None:
-    """Raise KafkaError INVALID_REQUEST unless quotas of the entity are served."""
+    """Raise KafkaError INVALID_REQUEST unless the broker supports quotas of this kind of entity."""
     kinds = [kind for kind, _ in entity]
     if not entity:
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'found an entity without types')

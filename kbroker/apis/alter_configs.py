@@ -1,7 +1,6 @@
-"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource. A config that the request does not name gets
-its default again.
-
-A resource that is named twice is refused, because the order of the two would decide. The answer has one result for it.
+"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource. A config that the request does not name is
+reset to its default. A resource that the request names twice is refused, because the result would depend on the order.
+The answer has one result for this resource.
 """
 from __future__ import annotations
 
@@ -24,9 +23,11 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def given_configs(request: Request, resource: Any, pace: Pace) -> Steps:
-    """Return the configs that the request gives for a resource. Raises KafkaError INVALID_REQUEST for a config that is
-    named twice or lacks its value, POLICY_VIOLATION for too many configs, or the error of a client that may not alter
-    them."""
+    """Return the configs that the request gives for a resource.
+
+    Raise KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too many
+    configs, or the authorization error if the client may not alter them.
+    """
     check_batch_length(len(resource.configs), 'configs')
     wanted: dict[str, str] = {}
     for config in resource.configs:

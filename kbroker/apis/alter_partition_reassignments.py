@@ -1,7 +1,8 @@
 """AlterPartitionReassignments (key 45), versions 0-1 (KIP-455).
 
-This node has the only replica of each partition, so nothing is ever moved. A request for that replica succeeds, one for
-another replica is INVALID_REPLICA_ASSIGNMENT. To cancel a reassignment (null) is NO_REASSIGNMENT_IN_PROGRESS.
+This node has the only replica of each partition, so no partition is ever moved. A reassignment to this node succeeds. A
+reassignment to any other replicas gets INVALID_REPLICA_ASSIGNMENT. Null replicas, which cancel a reassignment, get
+NO_REASSIGNMENT_IN_PROGRESS.
 """
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, topic: str, partition: Any) -> None:
-    """Check one partition of the request. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS,
+    """Check one partition of the request. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS or
     INVALID_REPLICA_ASSIGNMENT."""
     index, node = partition.partition_index, request.node
     if node.topics.find(topic, index) is None:

@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (key 34), versions 1-2 (KIP-113).
 
-There is one log directory, so nothing is ever moved: a request to move a partition there succeeds. Any other path is
-LOG_DIR_NOT_FOUND; paths are compared as text. If a request names several directories for a partition, the last one
-counts.
+There is one log directory, so no partition is ever moved. A request to move a partition to this directory succeeds. A
+request for any other path gets LOG_DIR_NOT_FOUND; paths are compared as text. If a request names several directories
+for a partition, the last one counts.
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TopicResult = Response.AlterReplicaLogDirTopicResult
 PartitionResult = Response.AlterReplicaLogDirPartitionResult
 LONGEST_NAME = 255
 FUTURE_SUFFIX_CHARACTERS = len('.' + 32 * 'x' + '-future')
-"""The length of the suffix of a directory to which a partition moves. The topic and the partition precede it in the
-name."""
+"""The length of the suffix `.ID-future` that Kafka appends to `TOPIC-PARTITION` to name the directory of a partition
+that is being moved."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -32,7 +32,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def wanted_places(body: Any, pace: Pace) -> Steps:
-    """Return {topic: {partition: path}} of a request."""
+    """Return the wanted paths of a request as {topic: {partition: path}}."""
     places: dict[str, dict[int, str]] = {}
     for directory in body.dirs:
         for topic in directory.topics:

@@ -1,7 +1,7 @@
 """AlterShareGroupOffsets (key 91), version 0 (KIP-932).
 
-Sets where a share group starts to read, and forgets what it has acknowledged. A group that does not exist is created;
-one that has members is NON_EMPTY_GROUP. The answer is sent when the changes are durable.
+Sets the offsets at which a share group starts to read, and discards its acknowledgements. A group that does not exist
+is created. A group that has members gets NON_EMPTY_GROUP. The answer is sent when the changes are durable.
 """
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kbroker.security.acl_codes import Operation, ResourceType
 NO_TOPIC_ID = bytes(16)
 
 Wanted = dict[str, dict[int, int]]
-"""The start offsets by topic name and partition. If a request names a partition twice, the last offset counts."""
+"""The start offsets as {topic name: {partition: offset}}. If a request names a partition twice, the last offset
+counts."""
 Errors = Mapping[tuple[bytes, int], KafkaError]
 
 

@@ -1,8 +1,8 @@
-"""AlterUserScramCredentials (key 51), version 0 (KIP-554): set and delete credentials of users, in one batch.
+"""AlterUserScramCredentials (key 51), version 0 (KIP-554): set and delete SCRAM credentials of users.
 
-The client salts the password. The broker derives the keys, stores them and forgets what it received. A user who is
-named twice is DUPLICATE_RESOURCE, even with two mechanisms, as in Kafka: none of the user's changes is made. A change
-takes effect with the next login.
+All changes of a request are one batch of the metadata log. The client sends the salted password. The broker derives and
+stores the keys, and discards the salted password. As in Kafka, a user who is named twice gets DUPLICATE_RESOURCE, even
+with two mechanisms, and none of this user's changes is made. A change takes effect at the user's next login.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def changes(body: Any) -> Iterator[tuple[bool, Any]]:
 
 
 def deletion_of(row: Any, image: Any) -> Any:
-    """Return the record that deletes a credential. Raises KafkaError."""
+    """Return the record that deletes a credential. Raise KafkaError if the deletion is refused."""
     check_name(row.name)
     mechanism_name(row.mechanism)
     if (row.name, row.mechanism) not in image.scram_credentials:
@@ -84,7 +84,7 @@ def deletion_of(row: Any, image: Any) -> Any:
 
 
 def upsertion_of(row: Any) -> Any:
-    """Return the record that sets a credential. Raises KafkaError."""
+    """Return the record that sets a credential. Raise KafkaError if the credential is refused."""
     from kbroker.security.scram import credential_of_salted_password  # slow to import, and seldom used
 
     check_name(row.name)

@@ -1,11 +1,15 @@
 """ApiVersions (key 18), versions 0-4.
 
-The ranges in the answer come from the declarations of the APIs and from the settings, the features from the metadata
-log. A request in a version that is not served is answered in version 0, with UNSUPPORTED_VERSION and the ranges without
-settings (KIP-511): `dispatch` does this. The client then asks again in a version that it knows. From version 3 on the
-client names its software; a name or version outside the pattern is INVALID_REQUEST. Before a login, a connection gets
-one successful answer, and it is complete. Versions below 4 leave out supported features whose lowest level is 0: older
-clients take 0 for a fault (KIP-1022).
+The version ranges in the answer come from the declarations of the APIs and from the settings. The features come from
+the metadata log.
+
+A request in a version that is not served is answered in version 0, with UNSUPPORTED_VERSION and the declared ranges,
+whatever the settings (KIP-511): `dispatch` does this. The client then repeats its request in a version that both
+support.
+
+From version 3 on, the client names its software. A name or version that does not match Kafka's pattern gets
+INVALID_REQUEST. Before a login, a connection gets only one successful answer. This answer is complete. Answers of
+versions 0-3 omit supported features whose lowest level is 0, because older clients reject that level (KIP-1022).
 """
 from __future__ import annotations
 

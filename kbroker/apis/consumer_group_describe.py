@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1 (KIP-848).
 
-Version 1 says which protocol a member speaks. A group that does not exist, or is of another type, is
-GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+In version 1, the answer has the protocol of each member: classic or consumer. A group that does not exist, or is of
+another type, gets GROUP_ID_NOT_FOUND. A group that is named twice is described once.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 CLASSIC, CONSUMER = 0, 1
-"""The types of members."""
+"""Kafka's codes for the protocol of a member."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -31,7 +31,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Description:
-    """The descriptions of groups in one answer."""
+    """Creates the descriptions of groups for one answer."""
 
     def __init__(self, request: Request):
         self._request = request
@@ -40,8 +40,8 @@ class Description:
         self.pace = self._topics.pace
 
     def describe(self, group_id: str) -> Steps:
-        """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
-        GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the description of a group. Raise KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        GROUP_ID_NOT_FOUND or COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         groups = self._request.node.groups

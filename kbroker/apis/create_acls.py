@@ -1,7 +1,8 @@
-"""CreateAcls (key 30), versions 1-3 (KIP-140): the new ACLs of a request are one batch of the metadata log.
+"""CreateAcls (key 30), versions 1-3 (KIP-140): create ACLs.
 
-The creation of an ACL that exists already, or that the request repeats, succeeds without a second record. An invalid
-ACL does not affect the others.
+All new ACLs of a request are one batch of the metadata log. The creation of an ACL that exists already, or that the
+request repeats, succeeds without a second record. An invalid ACL is refused; the valid ACLs of the request are created
+nevertheless.
 """
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def create(node: Any, authorizer: Authorizer, entries: list[Entry], pace: Pace) -> Steps:
-    """Write those of the entries that are new, and bring them into force. Raises KafkaError POLICY_VIOLATION."""
+    """Write the entries that do not exist yet, and put them into force. Raise KafkaError POLICY_VIOLATION if there are
+    too many ACLs."""
     yield from node.metadata.commits.turns.take()
     try:
         yield from node.acls.settle()
@@ -76,7 +78,8 @@ def codes_of(row: Any) -> tuple[int, int, int, int]:
 
 
 def entry_of(row: Any) -> Entry:
-    """Return the record of a creation. Raises KafkaError INVALID_REQUEST."""
+    """Return the ACL that an element of the request describes. Raise KafkaError INVALID_REQUEST if the ACL is
+    invalid."""
     entry = AccessControlEntryRecord(
         id=random_uuid(), resource_type=row.resource_type, resource_name=row.resource_name,
         pattern_type=row.resource_pattern_type, principal=row.principal, host=row.host, operation=row.operation,

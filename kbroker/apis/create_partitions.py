@@ -1,6 +1,7 @@
 """CreatePartitions (key 37), versions 0-3: raise the number of partitions of topics.
 
-`count` is the new total. An assignment must name this node alone, as in CreateTopics.
+`count` is the new total number of partitions. If the request assigns the new partitions to brokers, it must assign each
+to this node only.
 """
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from kbroker.security.acl_codes import Operation, ResourceType
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 STRICT_SINCE = 3
-"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
+"""The first version in which a request above the quota is refused. In earlier versions, the request is served and its
+client is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -50,8 +52,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, wanted: Any) -> None:
-    """Check what the request wants for one topic. Raises KafkaError TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT."""
+    """Check the requested change of one topic. Raise KafkaError TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT."""
     require(request, Operation.ALTER, ResourceType.TOPIC, wanted.name)
     topic = request.node.topics.topic(wanted.name)
     if topic is None:

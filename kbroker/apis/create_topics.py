@@ -1,12 +1,15 @@
 """CreateTopics (key 19), versions 2-7.
 
-A single node has one replica of each partition. With kbroker.replication.factor.accept=any, each replication factor
-from 1 up is accepted, and one replica is created. This is the default, because test suites ask for 3. With `strict`, a
-factor above 1 is INVALID_REPLICATION_FACTOR. An assignment that does not name this node alone is
-INVALID_REPLICA_ASSIGNMENT. All valid topics of a request are one batch of the metadata log, which holds 10,000 records:
-a request for more is POLICY_VIOLATION, as in Kafka. Clients find a topic once all its partitions are open. With
-validate_only, everything is checked and nothing is changed. A topic that is named twice gets one result,
-INVALID_REQUEST. Version 5 answers with the configs in force (KIP-525), version 7 with the topic id.
+A single node has one replica of each partition. With kbroker.replication.factor.accept=any, the default, each
+replication factor of at least 1 is accepted, and one replica is created: test suites often request a factor of 3. With
+`strict`, a factor above 1 gets INVALID_REPLICATION_FACTOR. An assignment of a partition to any other brokers than this
+node gets INVALID_REPLICA_ASSIGNMENT.
+
+All valid topics of a request are one batch of the metadata log. A batch holds 10,000 records: as in Kafka, a request
+that needs more gets POLICY_VIOLATION. Clients see a new topic once all its partitions are open. With validate_only, the
+request is checked, but creates no topic. A topic that is named twice gets one result, INVALID_REQUEST.
+
+Answers contain the topic's configs from version 5 on (KIP-525), and the topic id from version 7 on.
 """
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 
 BROKER_DEFAULT = -1
 STRICT_SINCE = 6
-"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
+"""The first version in which a request above the quota is refused. In earlier versions, the request is served and its
+client is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -62,7 +66,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, topic: Any) -> NewTopic:
-    """Check the replicas that the request asks for. Return the number of partitions. Raises KafkaError."""
+    """Check the replicas and assignments that the request gives for a topic. Return the topic with its number of
+    partitions. Raise KafkaError if they are invalid."""
     node = request.node
     strict = node.config.kbroker_replication_factor_accept == 'strict'
     if topic.assignments:
@@ -82,7 +87,8 @@ def check_replication_factor(replication_factor: int, strict: bool) -> None:
 
 
 def check_assignments(topic: Any, node_id: int) -> int:
-    """Check that the assignments of a topic name the partitions 0 to n-1, each with this broker. Return n."""
+    """Check that the assignments are for partitions 0 to n-1, and that each assigns its partition to this broker only.
+    Return n."""
     if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          'with assignments, the number of partitions and the replication factor must be -1')

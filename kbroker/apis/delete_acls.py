@@ -1,6 +1,7 @@
-"""DeleteAcls (key 31), versions 1-3 (KIP-140): remove the ACLs that match filters, in one batch of the metadata log.
+"""DeleteAcls (key 31), versions 1-3 (KIP-140): delete the ACLs that match filters.
 
-An ACL that two filters match is in the results of both. A filter without a match is a success.
+All deletions of a request are one batch of the metadata log. An ACL that matches two filters is in the results of both.
+A filter that no ACL matches succeeds.
 """
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def delete(node: Any, doomed: dict[bytes, Entry]) -> Steps:
-    """Remove the entries that still exist. Their records are made one by one, as they are written."""
+    """Delete the entries that still exist. Create each record only when it is written."""
     yield from node.metadata.commits.turns.take()
     try:
         existing = node.metadata.image.access_control_entries

@@ -1,7 +1,7 @@
 """DeleteGroups (key 42), versions 0-2.
 
-Deletes groups without members, and their offsets. A group that has members is NON_EMPTY_GROUP, one that does not exist
-is GROUP_ID_NOT_FOUND. The answer is sent when all tombstones are durable.
+Deletes groups without members, and their offsets. A group that has members gets NON_EMPTY_GROUP. A group that does not
+exist gets GROUP_ID_NOT_FOUND. The answer is sent when all tombstones are durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.protocol.messages import DeleteGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 ROWS_A_GROUP = 8
-"""The deletion of a group costs about as much as this many elements of an answer."""
+"""The deletion of a group takes about as long as the creation of this many elements of an answer."""
 
 
 def handle(request: Request, body: Any) -> Steps:

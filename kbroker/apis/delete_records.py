@@ -1,7 +1,8 @@
-"""DeleteRecords (key 21), versions 0-2: move the log start of partitions; -1 means the high watermark.
+"""DeleteRecords (key 21), versions 0-2: advance the log start offset of partitions.
 
-Refused for topics that are compacted and not deleted from (POLICY_VIOLATION) and for internal topics
-(INVALID_TOPIC_EXCEPTION), as in Kafka: their offsets are not a history that may be cut.
+The requested offset -1 stands for the high watermark. As in Kafka, a topic whose cleanup.policy is only `compact` gets
+POLICY_VIOLATION, and an internal topic gets INVALID_TOPIC_EXCEPTION: these topics hold current values, not a history
+whose beginning may be cut off.
 """
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Move the log start of each partition, once all acknowledged records are on the disk: until then, the high
-    watermark may be below them."""
+    """Advance the log start offset of each partition. Wait first until all acknowledged records are on the disk,
+    because the high watermark may be below their offsets until then."""
     response = DeleteRecordsResponse(topics=[])
     waits_until_ms = overdue_ms(request, body.timeout_ms)
     for topic in body.topics:

@@ -1,8 +1,8 @@
 """DeleteShareGroupOffsets (key 92), version 0 (KIP-932).
 
-Deletes the state of whole topics in a share group without members. A topic without share state in the group is
-UNKNOWN_TOPIC_OR_PARTITION. If the group has never had a share state, the answer has no topics, as in Apache Kafka. The
-answer is sent when the changes are durable.
+Deletes the share state that a share group without members has of topics: of all partitions of each topic. A topic
+without share state in the group gets UNKNOWN_TOPIC_OR_PARTITION. As in Apache Kafka, the answer has no topics if the
+group has never had a share state. The answer is sent when the changes are durable.
 """
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """DeleteTopics (key 20), versions 1-6.
 
-Up to version 5 topics are named; version 6 names them or gives their ids (KIP-516). All topics of a request are one
-batch of the metadata log. The deletion is durable when the answer is sent; the files are deleted after
-file.delete.delay.ms. The two internal topics may be deleted too, as in Kafka. A topic that is given twice, even by name
-and by id, gets one result, INVALID_REQUEST.
+Requests give topics by name, or, from version 6 on, by name or id (KIP-516). All topics of a request are one batch of
+the metadata log. The deletion is durable when the answer is sent. The files are deleted after file.delete.delay.ms. As
+in Kafka, internal topics may be deleted, too. A topic that is given twice, even by name and by id, gets one result,
+INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from kbroker.topics.topic import Topic
 Result = DeleteTopicsResponse.DeletableTopicResult
 NO_ID = bytes(16)
 STRICT_SINCE = 5
-"""From this version on, a request above the quota is refused; before, it is throttled afterwards (KIP-599)."""
+"""The first version in which a request above the quota is refused. In earlier versions, the request is served and its
+client is throttled afterwards (KIP-599)."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -67,7 +68,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Rights:
-    """The topics that the client may delete. The answer shows only names that it may describe."""
+    """Finds the topics that the client may delete. The answer has the name of a topic only if the client may describe
+    the topic."""
 
     def __init__(self, request: Request):
         self._request = request
@@ -75,7 +77,8 @@ class Rights:
         self._may_delete_all = may_on_cluster(request, Operation.DELETE, quiet=True)
 
     def named(self, name: str) -> Topic:
-        """Return a topic. Raises KafkaError TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return the topic with this name. Raise KafkaError TOPIC_AUTHORIZATION_FAILED or
+        UNKNOWN_TOPIC_OR_PARTITION."""
         if not self._may_delete_all:
             require(self._request, Operation.DESCRIBE, ResourceType.TOPIC, name)
         topic: Topic | None = self._topics.topic(name)
@@ -86,9 +89,8 @@ class Rights:
         return topic
 
     def with_id(self, topic_id: bytes, result: Any) -> Topic:
-        """Return a topic. If the client may describe but not delete it, put its name into `result` and raise.
-
-        Raises KafkaError UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED.
+        """Return the topic with this id. Raise KafkaError UNKNOWN_TOPIC_ID or TOPIC_AUTHORIZATION_FAILED. If the client
+        may describe the topic but not delete it, put the name into `result` before raising.
         """
         topic: Topic | None = self._topics.topic_by_id(topic_id)
         if topic is None:
@@ -108,7 +110,7 @@ class Rights:
 
 
 def named_by_id(request: Request, times: Iterable[tuple[str | None, bytes]], rights: Rights, pace: Pace) -> Steps:
-    """Return the topics that the request gives by their ids and that the client may delete."""
+    """Return the topics that the request gives by id and that the client may delete."""
     topics = set()
     for name, topic_id in times:
         topic = request.node.topics.topic_by_id(topic_id) if name is None else None
@@ -131,8 +133,8 @@ def wanted_topics(body: Any, version: int) -> Iterator[tuple[str | None, bytes]]
 
 
 def check_form(request: Request, name: str | None, topic_id: bytes) -> None:
-    """Check that a topic may be deleted, and is given by name or by id, not both. Raises KafkaError
-    TOPIC_DELETION_DISABLED, INVALID_REQUEST."""
+    """Raise KafkaError TOPIC_DELETION_DISABLED if topics must not be deleted, or INVALID_REQUEST unless the request
+    gives the topic either by name or by id."""
     if not request.node.config.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED)
     if (name is None) == (topic_id == NO_ID):

@@ -1,6 +1,6 @@
-"""DescribeAcls (key 29), versions 1-3 (KIP-140): the ACLs that match a filter, grouped by their resource pattern.
+"""DescribeAcls (key 29), versions 1-3 (KIP-140): return the ACLs that match a filter.
 
-Version 1 has patterns (KIP-290). A filter with a code that does not exist matches nothing.
+The ACLs are grouped by resource pattern (KIP-290). A filter with an undefined code matches no ACL.
 """
 from __future__ import annotations
 

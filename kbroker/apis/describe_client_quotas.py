@@ -1,7 +1,8 @@
-"""DescribeClientQuotas (key 48), versions 0-1 (KIP-546): the quotas of the entities that a filter names.
+"""DescribeClientQuotas (key 48), versions 0-1 (KIP-546): return the quotas of the entities that match a filter.
 
-A component of the filter names a type of entity, and either one name, the default entity, or all names and the default.
-An entity matches if all components match; a strict filter also excludes entities that have further types.
+A component of the filter has an entity type, such as user or client id. It matches either one name of this type, the
+default entity, or all names and the default entity. An entity matches the filter if all components match. A strict
+filter excludes entities that have further types.
 """
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def check(component: Any, others: dict[str, Any]) -> None:
-    """Raise KafkaError INVALID_REQUEST or UNSUPPORTED_VERSION unless the component is valid together with the other
-    components."""
+    """Raise KafkaError INVALID_REQUEST or UNSUPPORTED_VERSION if the component is invalid, or is in conflict with the
+    other components."""
     kind = component.entity_type
     if not kind:
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'found an empty entity type')
@@ -66,7 +67,7 @@ def check(component: Any, others: dict[str, Any]) -> None:
 
 
 def matches(names: dict[str, str | None], wanted: dict[str, Any], strict: bool) -> bool:
-    """Return whether the components match an entity, whose names are given by type."""
+    """Return whether the components match an entity. `names` maps each type of the entity to its name."""
     if strict and names.keys() != wanted.keys():
         return False
     return all(kind in names and (component.match_type == Match.ANY or names[kind] == component.match)

@@ -1,7 +1,7 @@
-"""DescribeCluster (key 60), versions 0-2 (KIP-700): one broker, which is also the controller.
+"""DescribeCluster (key 60), versions 0-2 (KIP-700): return the one broker, which is also the controller.
 
-Version 1 asks for brokers or controllers (KIP-919). kbroker has no controller listener, so only brokers can be
-described. Version 2 says which brokers are fenced (KIP-1073); a broker that answers never is.
+From version 1 on, a request asks for brokers or for controllers (KIP-919). kbroker has no controller listener, so it
+only describes brokers. From version 2 on, the answer says which brokers are fenced (KIP-1073). This broker never is.
 """
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""DescribeConfigs (key 32), versions 1-4: the configs of topics, of groups and of this broker, with their origins.
+"""DescribeConfigs (key 32), versions 1-4: return the configs of topics, of groups and of this broker, with their
+sources.
 
-A request that names the broker by its id gets all its configs. The empty name stands for the defaults of all brokers
-that were set at run time. A group need not exist: its configs can be set before it is created. Version 3 adds type and
-documentation. A resource that is named twice is described once.
+The BROKER resource with this broker's id has all configs of the broker. The BROKER resource with an empty name has the
+defaults for all brokers that were set at run time. A group need not exist, because its configs can be set before the
+group is created. From version 3 on, the answer has the type and the documentation of each config. A resource that is
+named twice is described once.
 """
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from kbroker.settings.topic_config import describe_topic
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
 MOST_DESCRIBED = 50_000
-"""The most resources and keys of one request."""
+"""The most resources and keys, counted together, in one request."""
 ID_SETTINGS = ('node.id', 'broker.id')
 
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
@@ -33,8 +35,7 @@ SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 def handle(request: Request, body: Any) -> Steps:
     """Describe each resource once, with the keys of all entries that name it. An entry without keys asks for all keys.
-
-    Raises KafkaError INVALID_REQUEST for more than MOST_DESCRIBED resources and keys.
+    Raise KafkaError INVALID_REQUEST if the request has more than MOST_DESCRIBED resources and keys.
     """
     pace, count = Pace(), 0
     wanted: dict[tuple[int, str], set[str] | None] = {}
@@ -60,7 +61,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Answers:
-    """The answers of one request. Topics with the same configs share theirs, and so do groups."""
+    """Creates the results of one request. Topics with equal configs share one list of described configs, and so do
+    groups."""
 
     def __init__(self, request: Request, body: Any):
         self._request = request
@@ -71,7 +73,7 @@ class Answers:
         self._shared: dict[tuple[int, str, frozenset[tuple[str, str]]], tuple[list[Any], int]] = {}
 
     def result(self, resource_type: int, name: str, keys: set[str] | None) -> Any:
-        """Return the result of one resource: INVALID_REQUEST once the answer is full."""
+        """Return the result of one resource. Once the answer has its maximum size, the result is INVALID_REQUEST."""
         result = Result(resource_type=resource_type, resource_name=name, configs=[])
         try:
             require_on_config(self._request, Operation.DESCRIBE_CONFIGS, resource_type, name)
@@ -86,7 +88,8 @@ class Answers:
         return result
 
     def _configs(self, resource_type: int, name: str) -> tuple[list[Any], int]:
-        """Return all configs of a resource, and about how many bytes they take in the response. Raises KafkaError."""
+        """Return all configs of a resource, and their approximate size in the response in bytes. Raise KafkaError if
+        the broker does not have the resource."""
         if resource_type == ResourceType.TOPIC:
             check_topic_name(name)
         own = current(self._node, resource_type, name)
@@ -124,14 +127,15 @@ def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
 
 
 def for_all_brokers(entry: ConfigEntry, text: str) -> ConfigEntry:
-    """Return the entry of a setting for the default of all brokers: the text that was set, with this one source."""
+    """Return a copy of a setting's entry for the BROKER resource with an empty name: its value is `text`, and its only
+    source is the default for all brokers."""
     source = Source.DYNAMIC_DEFAULT_BROKER
     return ConfigEntry(entry.name, text, source, entry.type, entry.read_only, entry.documentation,
                        [synonym for synonym in entry.synonyms if synonym.source is source])
 
 
 def static_id(entry: ConfigEntry, node_id: int) -> ConfigEntry:
-    """Return the entry of node.id or broker.id. As in Kafka, its source is always a setting of the operator."""
+    """Return the entry of node.id or broker.id. As in Kafka, its source is always the broker's static settings."""
     return ConfigEntry(entry.name, str(node_id), Source.STATIC_BROKER, entry.type, entry.read_only,
                        entry.documentation, [Synonym(entry.name, str(node_id), Source.STATIC_BROKER)])
 

@@ -1,9 +1,9 @@
 """DescribeGroups (key 15), versions 0-6.
 
-The response has the last assignment of each member, and its metadata while the group is stable. A group that does not
-exist has the state Dead: without an error up to version 5, with GROUP_ID_NOT_FOUND and a message from version 6 on
-(KIP-1043). Version 3 adds the operations that the client has a right to (KIP-430), version 4 group.instance.id. A group
-that the request names twice is described once.
+The response has the last assignment of each member, and, while the group is stable, the metadata of each member. A
+group that does not exist has the state Dead. From version 6 on, this group also gets GROUP_ID_NOT_FOUND and a message
+(KIP-1043). Version 3 adds the operations that the client is authorized to perform (KIP-430), and version 4 adds
+group.instance.id. A group that the request names twice is described once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each group once.
-
-    When the response is full, the other groups get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+    """Describe each group once. When the response has its maximum size, the remaining groups get
+    COORDINATOR_LOAD_IN_PROGRESS, and clients request them again.
     """
     pace, room = Pace(), ReplyRoom()
     groups = []
@@ -70,8 +69,8 @@ def failed(group_id: str, error: KafkaError, version: int) -> Any:
 
 
 def describe_members(group: ClassicGroup, pace: Pace, room: ReplyRoom) -> Steps:
-    """Return the members at the time of the call, in parts. Members that join or leave later do not change the
-    result."""
+    """Return descriptions of the members that the group has at the time of the call. A generator: members that join or
+    leave between its parts do not change the result."""
     described = []
     for member in list(group.members.values()):
         stable = group.state is GroupState.STABLE

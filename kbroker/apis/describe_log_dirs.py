@@ -1,6 +1,7 @@
-"""DescribeLogDirs (key 35), versions 1-5: the sizes of partitions and of their file system (KIP-827). A null list of
-topics asks for all topics. Version 3 adds a top-level error, 4 the total and usable bytes of the volume, 5 whether the
-directory is cordoned (KIP-1066; never here).
+"""DescribeLogDirs (key 35), versions 1-5: return the sizes of partitions and of their file system (KIP-827).
+
+A null list of topics asks for all topics. Version 3 adds a top-level error. Version 4 adds the total and usable bytes
+of the file system. Version 5 adds whether the directory is cordoned (KIP-1066), which is always false here.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0: the producers of partitions, with their open transactions (KIP-664)."""
+"""DescribeProducers (key 61), version 0: return the producers of partitions, with their open transactions (KIP-664)."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,8 @@ ProducerState = DescribeProducersResponse.ProducerState
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each partition once. When the answer is full, the partitions that are left get INVALID_REQUEST."""
+    """Describe each partition once. When the answer has its maximum size, the remaining partitions get
+    INVALID_REQUEST."""
     pace, room = Pace(), ReplyRoom()
     wanted = yield from distinct_indexes(body.topics, 'name', 'partition_indexes', pace)
     topics = []

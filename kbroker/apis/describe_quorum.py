@@ -1,7 +1,8 @@
-"""DescribeQuorum (key 55), versions 0-2 (KIP-595, KIP-836, KIP-853): this node is the only voter and the leader.
+"""DescribeQuorum (key 55), versions 0-2 (KIP-595, KIP-836, KIP-853): describe the metadata quorum, whose only voter and
+leader is this node.
 
-As in Kafka, a request names one partition, that of the metadata log; any other is UNKNOWN_TOPIC_OR_PARTITION. The
-message of a success is empty, not null.
+As in Kafka, a request must name exactly one partition, that of the metadata log. Any other request gets
+UNKNOWN_TOPIC_OR_PARTITION. If the request succeeds, the error message is empty, not null.
 """
 from __future__ import annotations
 

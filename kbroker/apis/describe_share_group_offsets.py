@@ -1,9 +1,9 @@
 """DescribeShareGroupOffsets (key 90), versions 0-1 (KIP-932).
 
-Returns the offset at which a share group starts to read each partition. Version 1 adds the lag: the records after the
-start that no member has finished. A request without topics asks for all partitions with share state. The start is -1
-for a partition without share state, and for all partitions of a group that does not exist or is of another type. These
-cases are not errors.
+Returns the offset at which a share group starts to read each partition. Version 1 adds the lag: the number of records
+from that offset on that no member has finished processing. A request without topics asks for all partitions with share
+state. A partition without share state has the start offset -1. So have all partitions of a group that does not exist or
+is not a share group. These cases are not errors.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Description:
-    """The descriptions of groups in one answer."""
+    """Creates the descriptions of groups for one answer."""
 
     def __init__(self, request: Request):
         self._request = request
@@ -69,7 +69,8 @@ class Description:
         self._overdue_ms = overdue_ms(request)
 
     def describe(self, group_id: str, named: Any) -> Steps:
-        """Return the topics of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the described topics of a group. Raise KafkaError GROUP_AUTHORIZATION_FAILED or
+        COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, DESCRIBE, GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if named is None:
@@ -95,7 +96,7 @@ class Description:
         return response
 
     def _initialized(self, group_id: str) -> Steps:
-        """Describe all initialized partitions of the existing topics that the client may describe."""
+        """Describe all partitions with share state of the existing topics that the client may describe."""
         try:
             group = self._request.node.groups.describe(group_id, ShareGroup.group_type)
         except KafkaError as error:

@@ -1,7 +1,8 @@
-"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics by name, a page at a time.
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966): describe topics, one page per request.
 
-Topics are sorted by name; an empty list asks for all topics. The page ends after response_partition_limit partitions,
-at most max.request.partition.size.limit, and `next_cursor` names the partition at which the next page starts.
+Topics are sorted by name. An empty list of topics asks for all topics. The page has at most response_partition_limit
+partitions, and at most max.request.partition.size.limit. `next_cursor` names the partition at which the next page
+starts.
 """
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def names_from(first: str, names: list[str], pace: Pace) -> Steps:
-    """Return an iterator of the names from `first` on, in their order. Sorting all of them at once takes too long."""
+    """Return an iterator over the sorted names, without those before `first`. The names are sorted in parts, because
+    sorting a long list in one call would hold the loop."""
     runs = []
     for part in in_parts(names):
         runs.append(sorted(name for name in part if name >= first))
@@ -77,7 +79,7 @@ def names_from(first: str, names: list[str], pace: Pace) -> Steps:
 
 
 def check_cursor(cursor: Any, wanted: set[str]) -> None:
-    """Raise KafkaError INVALID_REQUEST for a cursor that no answer to this request can have contained."""
+    """Raise KafkaError INVALID_REQUEST if no answer to this request can have contained the cursor."""
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'the cursor names partition {cursor.partition_index}')
     if wanted and cursor.topic_name not in wanted:

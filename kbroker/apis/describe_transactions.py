@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65), version 0: the state of transactional ids (KIP-664)."""
+"""DescribeTransactions (key 65), version 0: return the state of transactional ids (KIP-664)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ TopicData = DescribeTransactionsResponse.TopicData
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each id once. When the answer is full, the ids that are left get COORDINATOR_LOAD_IN_PROGRESS: clients
-    ask for these again."""
+    """Describe each id once. When the answer has its maximum size, the remaining ids get COORDINATOR_LOAD_IN_PROGRESS,
+    and clients request them again."""
     pace, room = Pace(), ReplyRoom()
     states = []
     for transactional_id in (yield from counted(body.transactional_ids, pace)):
@@ -42,7 +42,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 def describe(request: Request, transactional_id: str, row: TransactionRow, partitions: list[TopicPartition],
              pace: Pace) -> Steps:
-    """Describe a transaction, without the topics that the client may not describe."""
+    """Describe a transaction. Omit the topics that the client may not describe."""
     topics: dict[str, list[int]] = {}
     for part in in_parts(partitions):
         for topic, partition in part:

@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): the mechanisms and iterations of users, never a key. A
-null or empty list of users asks for all users. A user without a credential is RESOURCE_NOT_FOUND, and one that the
-request repeats is DUPLICATE_RESOURCE.
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): return the SCRAM mechanisms and iterations of users. An
+answer never has a key. A null or empty list of users asks for all users. A user without a credential gets
+RESOURCE_NOT_FOUND, and one that the request repeats gets DUPLICATE_RESOURCE.
 """
 from __future__ import annotations
 
@@ -56,4 +56,5 @@ def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> S
 
 
 API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, handle, error_response)
-"""Return the response to a request that failed as a whole. Kafka 4.3 does not answer a denied request for all users."""
+"""Return the response to a request that failed as a whole. Unlike this broker, Kafka 4.3 sends no answer if the client
+may not describe all users."""

@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), versions 0-2 (KIP-460).
 
-This node is the only replica and leads all partitions, so no election is ever needed. As in Kafka, the answer to a
-request for all partitions (null) has every topic without partitions: partitions that need no election are left out.
+This node is the only replica and leads all partitions, so no election is ever needed. Answers omit partitions that need
+no election. As in Kafka, the answer to a request for all partitions (null) therefore has every topic, but no partition.
 """
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""EndTxn (key 26), versions 0-5: commit or abort. The answer is sent when the decision is durable; the markers follow.
+"""EndTxn (key 26), versions 0-5: commit or abort a transaction. The answer is sent when the decision is durable. The
+markers are written afterwards. Version 5 is TV2 (KIP-890): each EndTxn bumps the epoch, and the answer has the producer
+id and epoch for the next transaction. If the client did not receive the answer and repeats its request, the second
+answer has the same producer id and epoch.
 
-Version 5 is TV2 (KIP-890): each ending bumps the epoch, and the answer has the producer id and epoch for the next
-transaction. A request that is repeated after its answer was lost gets the same ones. Before version 2, the code is
-INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Version 4 says that the client knows TRANSACTION_ABORTABLE.
+In versions 0 and 1, a fenced producer gets INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. A client that sends
+version 4 knows the error code TRANSACTION_ABORTABLE.
 
-The answer is written by hand, because each transaction ends with one.
+The answer is written without the codec, for speed, because each transaction ends with an EndTxn.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -53,7 +55,7 @@ cdef struct EndTxnFields:
 
 @cython.final
 cdef class EndTxnInFlight(Completion):
-    """An EndTxn request whose reply is due when the decision is durable."""
+    """An EndTxn request that is answered when the decision is durable."""
     cdef Request request
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -67,7 +69,7 @@ cdef class EndTxnInFlight(Completion):
 
 
 cdef str read_request(const Cursor *body, int version, EndTxnFields *fields):
-    """Read the body into `fields`. Return the transactional.id. Raises ProtocolError."""
+    """Read the body into `fields`. Return the transactional.id. Raise ProtocolError if the body does not parse."""
     cdef FieldReader reader
     cdef const uint8_t *text = NULL
     cdef Py_ssize_t length
@@ -81,7 +83,7 @@ cdef str read_request(const Cursor *body, int version, EndTxnFields *fields):
 
 
 cdef bytes encoded(Request request, int16_t code, int64_t producer_id, int16_t producer_epoch):
-    """Return the reply with its header."""
+    """Return the encoded reply with its header."""
     cdef uint8_t answer[MOST_ANSWER_BYTES]
     cdef uint8_t *at = request.put_header(answer)
     write_int32(at, request.throttle_ms)
@@ -113,7 +115,7 @@ cdef class EndTxnHandler(Handler):
 
 
 def error_response(body, code, message, int version):
-    """Return the answer to a request that failed as a whole, by an unexpected error."""
+    """Return the answer to a request whose handler raised this error."""
     return EndTxnResponse(error_code=fencing_code(code, version, VERSION_WITH_FENCED))
 
 

@@ -1,10 +1,10 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Version 0 asks for the coordinator of a group only. Versions 1-3 name one key, version 4 and later many (KIP-699).
-Version 5 says that the client knows TRANSACTION_ABORTABLE (KIP-890), which this API never answers. Version 6 adds share
-partitions (KIP-932), whose key is `group:topicId:partition`. This broker coordinates everything. The first request for
-a type of coordinator creates its internal topic, so the coordinator exists before the client learns its address. A key
-that is named twice is answered once.
+In version 0, a key is always a group id. Requests of versions 0-3 have one key, those from version 4 on many keys
+(KIP-699). A client that sends version 5 knows the error code TRANSACTION_ABORTABLE (KIP-890), which this API never
+returns. Version 6 adds the coordinators of share partitions (KIP-932), whose key is `group:topicId:partition`. This
+broker coordinates everything. The first request for a type of coordinator creates the internal topic of that type, so
+that the topic exists before the client sends requests to the coordinator. A key that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kbroker.security.acl_codes import Operation, ResourceType
 CLUSTER_ACTION, DESCRIBE = Operation.CLUSTER_ACTION, Operation.DESCRIBE
 CLUSTER = ResourceType.CLUSTER
 INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, 2: SHARE_GROUP_STATE}
-"""The internal topic by the type of the key: group, transactional.id, share partition."""
+"""Maps each key type to the internal topic of its coordinator. 0: group, 1: transactional.id, 2: share partition."""
 RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 SHARE_PARTITION = 2
 VERSION_WITH_SHARE_PARTITIONS = 6
 SUCCESS = 'NONE'
-"""Kafka's message of a success before version 4. From version 4 on it is empty."""
+"""The error message that Kafka sends without an error in versions below 4. From version 4 on, the message is empty."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -77,7 +77,8 @@ def coordinators_of_share_partitions(request: Request, keys: list[str]) -> Steps
 
 
 def coordinator(request: Request, key_type: int) -> dict[str, Any]:
-    """Return the fields of an answer that name this broker. Create the internal topic if it does not exist."""
+    """Return the fields of the answer that name this broker as the coordinator. Create the coordinator's internal topic
+    if it does not exist."""
     node, topic = request.node, INTERNAL_TOPIC_OF[key_type]
     if node.topics.ensure_internal(topic).partitions[0].is_offline:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'the partitions of {topic} are offline')

@@ -1,7 +1,8 @@
-"""IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339): set, delete, append to and subtract from single configs.
+"""IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339): set or delete single configs, or append elements to them or
+subtract elements.
 
-Only lists can be appended to and subtracted from. A resource or a config that is named twice is refused, because the
-order of the two would decide.
+Only list configs can be appended to and subtracted from. A resource or a config that the request names twice is
+refused, because the result would depend on the order.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from kbroker.settings.rows import Type
 from kbroker.settings.topic_config import describe_topic
 
 LIST_ELEMENTS = 200
-"""A change of a list counts as this many elements, because it reads all configs of the resource."""
+"""A change of a list config counts as this many elements of work, because it reads all configs of the resource."""
 ResourceResponse = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
@@ -44,8 +45,8 @@ def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
 
 
 def check_names(configs: list[Any], pace: Pace) -> Steps:
-    """Raise KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
-    many configs."""
+    """Raise KafkaError INVALID_REQUEST if a config is named twice or lacks its value, or POLICY_VIOLATION if there are
+    too many configs."""
     check_batch_length(len(configs), 'configs')
     names: set[str] = set()
     for config in configs:
@@ -59,7 +60,8 @@ def check_names(configs: list[Any], pace: Pace) -> Steps:
 
 
 def merged(node: Any, resource: Any, pace: Pace) -> Steps:
-    """Return the configs of a resource after its operations. Raises KafkaError INVALID_REQUEST, INVALID_CONFIG."""
+    """Return the configs of a resource after the requested operations. Raise KafkaError INVALID_REQUEST or
+    INVALID_CONFIG if an operation is invalid."""
     wanted = current(node, resource.resource_type, resource.resource_name)
     for config in resource.configs:
         is_list = config.config_operation in (Operation.APPEND, Operation.SUBTRACT)
@@ -79,7 +81,7 @@ def merged(node: Any, resource: Any, pace: Pace) -> Steps:
 
 
 def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str]) -> str:
-    """Return the value of a list after elements were appended or subtracted."""
+    """Return the value of a list config after the requested append or subtraction."""
     if resource.resource_type == ResourceType.TOPIC:
         described = describe_topic(node.config, overrides)
     elif resource.resource_type == ResourceType.GROUP:

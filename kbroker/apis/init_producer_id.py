@@ -1,12 +1,14 @@
-"""InitProducerId (key 22), versions 0-6: a producer id and epoch, for an idempotent or a transactional producer.
+"""InitProducerId (key 22), versions 0-6: return a producer id and epoch to an idempotent or a transactional producer.
 
-In version 3, a producer can name its id and epoch, to recover from an error (KIP-360). Version 4 may answer
-PRODUCER_FENCED; earlier versions get INVALID_PRODUCER_EPOCH instead. Version 5 says that the client knows
-TRANSACTION_ABORTABLE (KIP-890). Version 6 has two-phase commit (KIP-939). Kafka marks it as unstable, so it is served
-only if transaction.two.phase.commit.enable is on. Its flags are ignored without a transactional id.
+- From version 3 on, a producer can send its id and epoch, to recover from an error (KIP-360).
+- From version 4 on, a fenced producer gets PRODUCER_FENCED, in versions 0-3 INVALID_PRODUCER_EPOCH.
+- A client that sends version 5 knows the error code TRANSACTION_ABORTABLE (KIP-890).
+- Version 6 adds two-phase commit (KIP-939). Kafka marks version 6 as unstable, so it is served only if
+  transaction.two.phase.commit.enable is on. Its flags are ignored in requests without a transactional id.
 
-An open transaction of the id is fenced and aborted first; until then the answer is CONCURRENT_TRANSACTIONS. For a
-client that keeps its prepared transaction, nothing changes: the answer has the producer id and epoch of its batches.
+If the transactional id has an open transaction, the broker first fences its producer and aborts it. Until the abort is
+complete, InitProducerId gets CONCURRENT_TRANSACTIONS. The exception is a client that keeps its prepared transaction:
+the transaction stays open, and the answer also has the producer id and epoch with which its batches were written.
 """
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """JoinGroup (key 11), versions 0-9.
 
 The request is parked until all members have joined the rebalance. Version 0 has no rebalance timeout. From version 4
-on, a new dynamic member gets its id first (MEMBER_ID_REQUIRED, KIP-394). Version 5 brings static membership (KIP-345).
-Up to version 6, the protocol name may not be null. Version 8 carries the client's reason (KIP-800). In version 9, a
-static leader that returns learns that it need not assign again (KIP-814).
+on, a new dynamic member first gets MEMBER_ID_REQUIRED with its member id, and joins with a second request (KIP-394).
+Version 5 adds static membership (KIP-345). In versions 0-6, the protocol name in the answer may not be null. Version 8
+adds the client's reason for joining (KIP-800). From version 9 on, the answer can tell a static leader that restarted
+that no new assignment is needed (KIP-814).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ WITHOUT_MEMBER_ID = ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.GROUP_AUTHORIZAT
 
 def handle(request: Request, body: Any) -> None:
     require(request, READ, GROUP, body.group_id)
-    # Java writes an address without a host name with a slash. It is part of members in answers and in the offsets
-    # topic.
+    # Java prints an address without a host name with a leading slash. Answers and rows of `__consumer_offsets` have the
+    # host of a member in this form.
     request.node.groups.join(
         body, request.version, request.client_id or '', f'/{request.client_host}',
         Callback(partial(answer, request, body)))
@@ -39,8 +40,8 @@ def answer(request: Request, body: Any, error: KafkaError | None, response: Any)
 
 
 def fit(response: Any, version: int) -> Any:
-    """Return the response in a form that the version can carry. An error has no protocol name, which may not be null
-    before version 7."""
+    """Return the response with the protocol name that the version requires. An error response has none: its protocol
+    name is null, or, in versions 0-6, empty."""
     if response.error_code:
         response.protocol_name = None
     if version < 7 and response.protocol_name is None:

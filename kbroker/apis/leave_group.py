@@ -1,8 +1,8 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Up to version 2, one member leaves, and the answer has its error. From version 3 on, many members can leave, each with
-its own error; static members can be given by group.instance.id (KIP-345). Version 5 carries the client's reason
-(KIP-800).
+In versions 0-2, one member leaves, and the answer has one error code. From version 3 on, many members can leave, and
+the answer has an error code for each member. A request can name static members by group.instance.id (KIP-345). Version
+5 adds the client's reason for leaving (KIP-800).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ListConfigResources (key 74), versions 0-1 (KIP-1142): the resources that have a configuration.
+"""ListConfigResources (key 74), versions 0-1 (KIP-1142): list the resources that have a configuration.
 
-Version 0 asks for client metrics only. Version 1 names types. Without types it asks for all of them: topics, brokers,
-broker loggers, client metrics and groups. Topics and brokers are listed if they exist, the other types if they have
-configs.
+Version 0 lists only client metrics. A request of version 1 names the types to list. Without types, it lists all of
+them: topics, brokers, broker loggers, client metrics and groups. All existing topics, this broker and its loggers are
+listed. Groups and client metrics are listed only if they have configs.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ListGroups (key 16), versions 0-5.
 
-Version 4 filters by state (KIP-518), version 5 by type (KIP-848).
+Requests can filter by state from version 4 on (KIP-518), and by type from version 5 on (KIP-848).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kbroker.protocol.messages import ListGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 NOT_READY, SPELLED = 'notready', 'not_ready'
-"""The name of a state of groups, and its spelling in the filters of Kafka's clients."""
+"""The group state NotReady in lower case, and its different spelling in the filters of Kafka's clients."""
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """List the groups that have one of the states and one of the types, in upper or lower case. An empty filter accepts
-    all."""
+    """List the groups that have one of the requested states and one of the requested types, ignoring case. An empty
+    filter accepts every group."""
     pace = Pace()
     states = yield from lower(body.states_filter, pace)
     if SPELLED in states:
@@ -44,7 +44,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def lower(names: list[str], pace: Pace) -> Steps:
-    """Return the distinct names in lower case."""
+    """Return the set of the names in lower case."""
     found = set()
     for name in names:
         found.add(name.lower())

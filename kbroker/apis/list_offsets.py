@@ -1,10 +1,17 @@
 """ListOffsets (key 2), versions 1-11.
 
-Special timestamps: -1 latest (the last stable offset for read_committed), -2 earliest, -3 the record of the greatest
-timestamp (version 7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending
-upload (11). There is no tiered storage, so -5 and -6 always find nothing: offset -1. Any other timestamp finds the
-first record with this or a later timestamp. Records at or above the bound of the isolation level are not found. A
-partition that is named twice gets one result, INVALID_REQUEST.
+A request asks for an offset by a timestamp. Some timestamps have a special meaning:
+
+- -1: the latest offset (with read_committed, the last stable offset)
+- -2: the earliest offset
+- -3: the record with the greatest timestamp (from version 7 on, KIP-734)
+- -4: the earliest local offset (from version 8 on, KIP-405)
+- -5: the latest tiered offset (from version 9 on, KIP-1005)
+- -6: the earliest offset that is not uploaded yet (from version 11 on)
+
+This broker has no tiered storage, so the answer to -5 and -6 is always offset -1. Any other timestamp finds the first
+record with this or a later timestamp. Only records below the high watermark, or, with read_committed, below the last
+stable offset, are found. A partition that is named twice gets one result, INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -36,8 +43,8 @@ PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Answer each partition. The offsets include all acknowledged records, so the answer waits until these are on the
-    disk."""
+    """Look up the offset for each partition. The answer takes all acknowledged records into account, so it waits until
+    these records are on the disk."""
     pace = Pace()
     waits_until_ms = overdue_ms(request, body.timeout_ms)
     wanted: dict[str, dict[int, Any]] = {}
@@ -61,7 +68,7 @@ def handle(request: Request, body: Any) -> Steps:
                                          else failed(index, ErrorCode.INVALID_REQUEST) if partition is None
                                          else (yield from answer(request, name, partition, body.isolation_level,
                                                                  waits_until_ms)))
-            # The lookup of a timestamp reads files.
+            # The lookup of any other timestamp reads files, so it counts as more work.
             if pace.spend(1 if partition is None or partition.timestamp in (LATEST, EARLIEST) else PART):
                 yield
     return ListOffsetsResponse(topics=topics)
@@ -81,9 +88,8 @@ def answer(request: Request, topic: str, wanted: Any, isolation_level: int, wait
 
 
 def check_timestamp(timestamp_ms: int, version: int) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION for a special timestamp that the version does not know.
-
-    As in Kafka, this is checked first, even for a partition that does not exist.
+    """Raise KafkaError UNSUPPORTED_VERSION if the version does not have this special timestamp. As in Kafka, this check
+    precedes the lookup of the partition, which may not exist.
     """
     if timestamp_ms < 0 and version < SINCE_VERSION.get(timestamp_ms, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'timestamp {timestamp_ms} is not known in version {version}')
@@ -91,8 +97,8 @@ def check_timestamp(timestamp_ms: int, version: int) -> None:
 
 def find(request: Request, partition: Partition, timestamp_ms: int, isolation_level: int,
          waits_until_ms: int) -> Steps:
-    """Return (timestamp in ms, offset, leader epoch), each -1 if no record is found. Raises KafkaError:
-    REQUEST_TIMED_OUT once the request waits for too long, or the error of the read.
+    """Return (timestamp in ms, offset, leader epoch), each -1 if no record is found. Raise KafkaError REQUEST_TIMED_OUT
+    if the request has waited for too long, or the error of a failed read.
     """
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log_start_offset
@@ -112,7 +118,7 @@ def find(request: Request, partition: Partition, timestamp_ms: int, isolation_le
 
 
 def bound_of(partition: Partition, isolation_level: int) -> int:
-    """Return the offset below which a client may read."""
+    """Return the offset below which a client may read records at this isolation level."""
     return partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
 
 

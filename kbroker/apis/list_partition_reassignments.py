@@ -1,4 +1,7 @@
-"""ListPartitionReassignments (key 46), version 0 (KIP-455): there is one node, so no partition moves."""
+"""ListPartitionReassignments (key 46), version 0 (KIP-455).
+
+The answer is always empty, because partitions of a single node are never reassigned.
+"""
 from __future__ import annotations
 
 from typing import Any

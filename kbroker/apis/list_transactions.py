@@ -1,8 +1,13 @@
-"""ListTransactions (key 66), versions 0-2: the transactional ids that pass every filter given (KIP-664).
+"""ListTransactions (key 66), versions 0-2: list transactional ids (KIP-664).
 
-Filters: states and producer ids; from version 1 the least duration in ms (KIP-994); from version 2 a regular expression
-that the whole id must match (KIP-1152), in the syntax of `linear_pattern`. As in Kafka, an id without a transaction
-passes any duration. Names of states that do not exist are returned in `unknown_state_filters`.
+The answer has the ids that pass all filters of the request:
+
+- states, and producer ids
+- from version 1 on, the minimum duration of the transaction in ms (KIP-994)
+- from version 2 on, a regular expression that the whole id must match (KIP-1152), in the syntax of `linear_pattern`
+
+As in Kafka, an id without a transaction passes every duration filter. State names that do not exist are returned in
+`unknown_state_filters`.
 """
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ def compile_pattern(text: str | None) -> LinearPattern | None:
 
 
 class Filters:
-    """The filters of one request. An empty filter accepts every transaction."""
+    """The filters of one request. A filter that is empty accepts every transaction."""
 
     def __init__(self, states: Collection[str], producer_ids: Collection[int], shortest_ms: int, now_ms: int):
         self.states = states
@@ -69,7 +74,8 @@ class Filters:
 
     @property
     def want_open_only(self) -> bool:
-        """Return whether the states exclude all ids without a transaction. Then only open transactions are visited."""
+        """Return whether the state filter excludes all ids without an open transaction. If so, only the index of open
+        transactions is visited."""
         return bool(self.states) and not any(title in self.states for title, state in STATES.items() if state in IDLE)
 
     def pass_row(self, row: TransactionRow) -> bool:

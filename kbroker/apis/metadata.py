@@ -1,10 +1,12 @@
 """Metadata (key 3), versions 0-13.
 
-Every partition is led by this node and has one replica, this node, whatever replication factor its creator asked for.
-A null list of topics (an empty one in version 0) asks for all topics. A topic that does not exist is created if both
-auto.create.topics.enable and the request allow it; the same answer describes it. Version 8 may ask for the operations
-that the client may do (KIP-430). Version 10 adds topic ids, and version 12 topics that are given by id alone. Version
-13 adds a top-level error.
+This node leads every partition and is its only replica, whatever the replication factor with which the topic was
+created. A null list of topics asks for all topics; in version 0, an empty list does. A topic that does not exist is
+created if both auto.create.topics.enable and the request allow that, and is described in the same answer.
+
+From version 8 on, a request may ask for the operations that the client is authorized to perform (KIP-430). Version 10
+adds topic ids. From version 12 on, a request can give a topic by id without its name. Version 13 adds a top-level
+error.
 """
 from __future__ import annotations
 
@@ -64,8 +66,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def describe_all(request: Request, pace: Pace) -> Steps:
-    """Describe the topics that exist now and that the client may describe, except those that are deleted before their
-    turn."""
+    """Describe all existing topics that the client may describe. A generator: it omits topics that are created or
+    deleted between its parts."""
     node = request.node
     described = []
     for topic in node.topics.topics():
@@ -79,8 +81,8 @@ def describe_all(request: Request, pace: Pace) -> Steps:
 
 
 def describe_wanted(request: Request, body: Any, pace: Pace) -> Steps:
-    """Describe each topic of the request once. If the request has ids, topics that are given by name alone are
-    ignored."""
+    """Describe each topic of the request once. If the request has topic ids, ignore topics that are given only by
+    name."""
     node, version = request.node, request.version
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
@@ -128,8 +130,8 @@ def may_describe(request: Request, name: str, quiet: bool = False) -> bool:
 
 
 def create_missing(request: Request, names: Iterable[str], pace: Pace) -> Steps:
-    """Create the topics that do not exist: as many as one batch of the metadata log holds. Return the error codes of
-    the topics that could not be created. A client above its quota is throttled afterwards.
+    """Create the topics that do not exist, in as many batches of the metadata log as they need. Return {name: error
+    code} of the topics that could not be created. A client above its quota is throttled afterwards.
     """
     node = request.node
     charge = request.charge_mutations(NEVER_STRICT)
@@ -176,8 +178,9 @@ def describe_named(node: Any, name: str, refused: Mapping[str, ErrorCode], pace:
 
 
 def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:
-    """Return the description of a topic. Later answers use the same object: callers must not change it."""
-    # The partitions of the one log directory go offline together.
+    """Return the description of a topic. The returned object is cached for later answers: callers must not change
+    it."""
+    # All partitions go offline together, because there is only one log directory.
     if topic.metadata is not None and not topic.partitions[0].is_offline:
         if pace.spend():
             yield
@@ -200,8 +203,8 @@ def with_operations(request: Request, topic: Any) -> Any:
 
 
 def describe_partition(partition: Partition, node_id: int) -> Any:
-    """Return the description of a partition. Without its log directory it has no leader, and its only replica is
-    offline (KIP-112)."""
+    """Return the description of a partition. If the log directory is offline, the partition has no leader, and its only
+    replica is offline (KIP-112)."""
     described = MetadataResponse.MetadataResponsePartition(
         partition_index=partition.partition, leader_id=node_id, leader_epoch=partition.leader_epoch,
         replica_nodes=[node_id], isr_nodes=[node_id])

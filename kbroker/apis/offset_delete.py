@@ -1,7 +1,8 @@
 """OffsetDelete (key 47), version 0 (KIP-496).
 
-Deletes offsets of a group. A topic that its members read is GROUP_SUBSCRIBED_TO_TOPIC. A group whose members are not
-consumers is NON_EMPTY_GROUP, an unknown group GROUP_ID_NOT_FOUND. The answer is sent when the tombstones are durable.
+Deletes committed offsets of a group. A topic to which members of the group are subscribed gets
+GROUP_SUBSCRIBED_TO_TOPIC. A group whose members are not consumers gets NON_EMPTY_GROUP. An unknown group gets
+GROUP_ID_NOT_FOUND. The answer is sent when the tombstones are durable.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 def respond(indexes: dict[str, dict[int, None]], forbidden: set[str],
             results: dict[tuple[str, int], ErrorCode]) -> Steps:
-    """Answer each partition once, however often the request names it."""
+    """Return the response, in which each partition has one result, however often the request names it."""
     pace = Pace()
     response = OffsetDeleteResponse()
     for name, named in indexes.items():

@@ -1,10 +1,15 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Version 2 may ask for all offsets of a group (null topics), and has a top-level error. Version 5 brings leader epochs
-(KIP-320). Version 7 may require stable offsets (KIP-447): a partition with offsets in an open transaction is
-UNSTABLE_OFFSET_COMMIT. Version 8 asks for many groups (KIP-709). Version 9 names a member of the consumer protocol,
-version 10 topics by id (KIP-848): an unknown one is UNKNOWN_TOPIC_ID. An unknown group is not an error: all its offsets
-are -1. Groups, topics and partitions that a request repeats are answered once.
+- From version 2 on, a request with null topics asks for all offsets of a group. The answer has a top-level error.
+- Version 5 adds leader epochs (KIP-320).
+- From version 7 on, a request may require stable offsets (KIP-447). If it does, a partition with offsets in an open
+  transaction gets UNSTABLE_OFFSET_COMMIT.
+- From version 8 on, a request can name many groups (KIP-709).
+- From version 9 on, a request can name a member of the consumer protocol (KIP-848).
+- In version 10, requests give topics by id (KIP-848). An unknown id gets UNKNOWN_TOPIC_ID.
+
+An unknown group is not an error: all its offsets are -1. A group, topic or partition that a request names twice is
+answered once.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from kbroker.security.acl_codes import Operation, ResourceType
 DESCRIBE = Operation.DESCRIBE
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 Wanted = dict[Any, dict[int, None]]
-"""The partitions by the name of their topic, or by its id if the request names topics by id."""
+"""Maps each topic to its requested partitions. The key is the topic name, or the topic id if the request gives ids."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -57,7 +62,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class OffsetAnswers:
-    """The answers of one request. A group that is named twice is answered once, with the topics of both."""
+    """Creates the answers for the groups of one request."""
 
     def __init__(self, request: Request, require_stable: bool):
         self.request = request
@@ -69,11 +74,13 @@ class OffsetAnswers:
         self._among_groups = request.version >= 8
 
     def fetch_group(self, group_id: str, member: tuple[str | None, int], wanted: Wanted | None) -> Steps:
-        """Return the answer for one group of version 8 and later; an error of one group does not affect the others.
+        """Return the answer for one group of a request of version 8 or later. If the group is refused, its answer has
+        the error.
 
-        `member` is the id and the epoch of the member that asks.
+        `member` is (id, epoch) of the member that sent the request.
 
-        When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+        When the answer has its maximum size, the remaining groups get COORDINATOR_LOAD_IN_PROGRESS, and clients request
+        them again.
         """
         if self.pace.spend():
             yield
@@ -87,7 +94,8 @@ class OffsetAnswers:
         return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
     def fetch_topics(self, group_id: str, wanted: Wanted | None) -> Steps:
-        """Return the topics that a request names, or for None all topics of which the group has offsets."""
+        """Return the offsets of the `wanted` topics, or, if it is None, of all topics for which the group has
+        offsets."""
         if wanted is None:
             return (yield from self._fetch_all(group_id))
         topics = []
@@ -115,7 +123,7 @@ class OffsetAnswers:
                 topics[name].partitions.append(self._partition(index, offset))
             if self.pace.spend(len(partitions)):
                 yield
-        # A deleted topic has no id by which the answer could name it.
+        # If the answer names topics by id, it omits deleted topics, whose ids are not known.
         return [topic for topic in topics.values() if not self.by_id or topic.topic_id != NO_TOPIC_ID]
 
     def _fetch_topic(self, group_id: str, key: Any, indexes: Sequence[int]) -> Steps:
@@ -162,8 +170,8 @@ def described(among_groups: bool, index: int, fetched: FetchedOffset) -> Any:
 
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    """Return the response to a request that failed as a whole. Version 1 has no top-level error: each partition carries
-    it."""
+    """Return the response to a request that failed as a whole. In version 1, which has no top-level error, each
+    partition has the error."""
     if version >= 8:
         group_class = OffsetFetchResponse.OffsetFetchResponseGroup
         return OffsetFetchResponse(

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: where the log of a leader epoch ends (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch (key 23), versions 2-4: return the end offset of a leader epoch (KIP-101, KIP-320).
 
-The end of the current epoch is the log end offset. For an epoch that was never in use, the answer has the largest epoch
-below it.
+The end offset of the current epoch is the log end offset. For an epoch that was never in use, the answer has the
+largest epoch below the requested one, with its end offset.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EpochEndOffset = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Answer each partition once: for the epoch of the last entry that names it."""
+    """Return one result for each partition. If the request names a partition several times, the last entry counts."""
     pace = Pace()
     wanted: dict[str, dict[int, Any]] = {}
     for topic in body.topics:

@@ -1,6 +1,7 @@
-"""SaslAuthenticate (key 36), versions 0-2 (KIP-152): a token of the client, answered with a token of the mechanism.
+"""SaslAuthenticate (key 36), versions 0-2 (KIP-152): take the client's next login token, and answer it.
 
-Version 1 adds the milliseconds after which the client has to log in again (KIP-368); 0 stands for never.
+The answer has the broker's token. Version 1 adds the time in ms after which the client must log in again (KIP-368); 0
+means never.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SaslHandshake (key 17), versions 0-1: the client chooses a mechanism. With version 0, tokens follow without headers.
-
-On a connection that is logged in, the request begins a re-authentication if the session has an end (KIP-368).
-Otherwise, and on listeners without SASL, the answer is ILLEGAL_SASL_STATE and the connection stays open.
+"""SaslHandshake (key 17), versions 0-1: the client chooses a SASL mechanism. After a request of version 0, the client
+sends its tokens without request headers. On a connection that is logged in, the request begins a re-authentication if
+the session has a limited lifetime (KIP-368). If the lifetime is unlimited, or the listener does not use SASL, the
+answer is ILLEGAL_SASL_STATE and the connection stays open.
 """
 from __future__ import annotations
 

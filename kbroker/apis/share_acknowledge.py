@@ -1,5 +1,5 @@
-"""ShareAcknowledge (key 79), versions 1-2: a member of a share group acknowledges records that it has acquired
-(KIP-932). Version 2 may renew the locks of records (KIP-1222). The answer is sent when all acknowledgements are
+"""ShareAcknowledge (key 79), versions 1-2: acknowledge records that a member of a share group has acquired (KIP-932).
+Version 2 can renew the acquisition locks of records (KIP-1222). The answer is sent when all acknowledgements are
 durable. The last request of a session, with epoch -1, releases all records that the member still holds.
 """
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""ShareFetch (key 78), versions 1-2: records of share partitions, acquired by a member of a share group (KIP-932).
+"""ShareFetch (key 78), versions 1-2: acquire records of share partitions for a member of a share group (KIP-932).
 
-A request may acknowledge records of earlier requests; it is answered when the acknowledgements are durable. Version 2
-has an acquire mode that never exceeds MaxRecords (KIP-1206), and requests that renew locks and fetch nothing
-(KIP-1222).
+A request may acknowledge records that previous requests acquired. It is answered when these acknowledgements are
+durable. Version 2 adds an acquire mode that never exceeds MaxRecords (KIP-1206), and requests that only renew
+acquisition locks (KIP-1222).
 
-A fetch that finds less than MinBytes waits for at most MaxWaitMs: until a partition moves, another member releases
-records, or a lock ends. An acquisition writes nothing. An answer leaves out partitions without records, errors and
-acknowledgements. The first answer of a session leaves out only partitions of which the group has too many records in
-flight.
+A fetch that finds less than MinBytes waits for at most MaxWaitMs. It looks again when a partition gets records, another
+member releases records, or a lock expires. An acquisition writes no row. An answer omits partitions that have neither
+records nor an error nor acknowledgements. The first answer of a session omits fewer: only partitions of which the group
+has too many records in flight. A fetch with MaxBytes 0 is answered immediately, without records. With a negative
+MaxBytes, each partition gets an error. Membership is not checked: any member id may fetch from a share partition whose
+state was initialized. The partitions of an unknown topic id get an error. Apache Kafka refuses the whole request
+instead.
 
-A fetch with MaxBytes 0 is answered at once, without records. A negative MaxBytes is an error of the partitions.
-
-Membership is not checked: any member id may fetch a share partition whose state was initialized. An unknown topic id is
-an error of its partitions, where Apache Kafka fails the request as a whole.
-
-A client above its quota of fetched bytes gets its answer, and is throttled afterwards. Apache Kafka sends it an empty
-answer, and the acquired records stay locked until their locks end.
+A client above its quota of fetched bytes gets its records, and is throttled afterwards. Apache Kafka sends an empty
+answer instead, and the acquired records stay locked until their locks expire.
 """
 from __future__ import annotations
 
@@ -49,11 +47,12 @@ from kbroker.topics.partition import FetchWaiter, Partition
 
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 ANSWER_BYTES, PARTITION_BYTES = 30, 50
-"""The approximate sizes, for quotas, of an answer without partitions, and of a partition without records."""
+"""The approximate sizes in bytes of an answer without partitions, and of a partition without records. Quotas count
+them."""
 
 
 class Wake(FetchWaiter):
-    """Wakes a fetch when a partition or its share partition moves."""
+    """Wakes a fetch when a partition gets records, or when the state of its share partition changes."""
 
     def __init__(self, partition: Partition, fetch: ShareFetch, wanted: WantedPartition):
         super().__init__(partition)
@@ -65,8 +64,10 @@ class Wake(FetchWaiter):
 
 
 class WantedPartition:
-    """One partition of a fetch, and the results of the last look at it. It refers to the fetch only while that waits:
-    no collector would free a cycle, as `garbage` describes.
+    """One partition of a fetch, with the results of the fetch's last look at it.
+
+    It refers to the fetch only while the fetch waits, to form no lasting reference cycle: the garbage collector does
+    not run, as `garbage` describes.
     """
 
     __slots__ = ('awaits_disk', 'error', 'fetched', 'is_acquirable', 'is_loading', 'is_refused', 'live', 'place',
@@ -83,7 +84,7 @@ class WantedPartition:
         self.fetched: Fetched | None = None
 
     def wait(self, fetch: ShareFetch, partition: Partition, live: LivePartition) -> None:
-        """Wake the fetch with the next move."""
+        """Let the next change of the partition or of the share partition wake the fetch."""
         if self.waker is None or self.waker.partition is not partition:
             self.stop_waiting()
             self.waker = Wake(partition, fetch, self)
@@ -102,7 +103,7 @@ class WantedPartition:
 
 
 class ShareFetch(Waiter):
-    """A fetch in progress: it looks at its partitions until there is enough, or its time is over."""
+    """A fetch in progress. It looks at its partitions until they have enough bytes, or its time is over."""
 
     def __init__(self, request: Request, key: SessionKey, body: Any):
         self.request = request
@@ -176,13 +177,14 @@ class ShareFetch(Waiter):
                 wanted.stop_waiting()
 
     def _must_answer(self) -> bool:
-        """Return whether to answer without further waiting: the client can get no partition, or has lost one for which
-        it waited. As in Kafka, other errors do not end the wait, and neither does a state that cannot be read.
+        """Return whether to stop waiting because all partitions are refused, or because a partition for which the fetch
+        waited has failed. As in Kafka, other errors do not end the wait, for example a share state that cannot be read.
         """
         return self._has_lost_one or 0 < len(self.wanted) == self._refused
 
     def _look(self, partitions: Iterable[WantedPartition], pace: Pace) -> Steps:
-        """Find out how much can be acquired from each of the partitions. Any later move wakes the fetch."""
+        """Find out how many bytes can be acquired from each of the partitions. Let later changes of them wake the
+        fetch."""
         for wanted in partitions:
             self._size_bytes -= wanted.size_bytes
             self._refused -= wanted.is_refused
@@ -221,8 +223,8 @@ class ShareFetch(Waiter):
         return size_bytes
 
     def _take(self, pace: Pace) -> Steps:
-        """Acquire records from each partition that has some: from each an equal part of MaxBytes, in all at most
-        MaxRecords."""
+        """Acquire records from each partition that has acquirable ones: at most an equal part of MaxBytes from each
+        partition, and at most MaxRecords records altogether."""
         shares = self.request.node.share_partitions
         ready = [wanted for wanted in self.wanted if wanted.size_bytes]
         left = self.body.max_records
@@ -232,7 +234,7 @@ class ShareFetch(Waiter):
             limits = FetchLimits(self.max_bytes // len(ready), left, max(1, self.body.batch_size), self.is_exact)
             try:
                 if wanted.live is not None:
-                    partition_of(self.request, *wanted.place)       # the right may be gone since the last look
+                    partition_of(self.request, *wanted.place)       # raises if the client lost the right
                     wanted.fetched = shares.fetch(wanted.live, self.key.member_id, limits)
             except KafkaError as error:
                 wanted.error = PartitionError(error.code, str(error))
@@ -266,7 +268,7 @@ def steps(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, body: Any, is_renewal: bool, pace: Pace) -> Steps:
-    """Raise KafkaError for a request that is too long or contradicts itself."""
+    """Raise KafkaError if the request is too long or its fields contradict each other."""
     check_count(body.topics)
     check_count(body.forgotten_topics_data)
     if request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
@@ -284,8 +286,8 @@ def check(request: Request, body: Any, is_renewal: bool, pace: Pace) -> Steps:
 
 
 def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> Steps:
-    """Return the session that the request begins or continues. Raises KafkaError. If there is no room for a session,
-    the error is raised after MaxWaitMs, because the client would repeat the request at once.
+    """Return the session that the request begins or continues. Raise KafkaError if there is none. If there is no room
+    for a new session, wait for MaxWaitMs before raising, because the client would repeat the request immediately.
     """
     sessions = request.node.share_sessions
     session: ShareSession
@@ -306,19 +308,19 @@ def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> St
 
 
 def pause_for(request: Request, time_ms: int) -> Steps:
-    """Wait in the waiting room until the time is over or the connection closes."""
+    """Wait in the waiting room until the time has passed or the connection closes."""
     fetch = ShareFetch(request, SessionKey('', ''), request.api.request_class(max_wait_ms=time_ms))
     yield from fetch.run((), Pace())
 
 
 def named(body: Any) -> Iterator[tuple[bytes, Iterable[int]]]:
-    """Yield the topics of a request, each with its partitions."""
+    """Yield (topic id, partition indexes) for each topic of a request."""
     for topic in body.topics:
         yield topic.topic_id, (partition.partition_index for partition in topic.partitions)
 
 
 def places(topics: Iterable[tuple[bytes, Iterable[int]]], pace: Pace) -> Steps:
-    """Return the partitions of topics as a list of SessionPartition."""
+    """Return the partitions of all topics as one list of SessionPartition, which is (topic id, partition index)."""
     found = []
     for topic_id, indexes in topics:
         for index in indexes:
@@ -353,7 +355,7 @@ def answer(fetch: ShareFetch, acknowledgements: Acknowledgements, pace: Pace) ->
 
 def add(topics: dict[bytes, Any], place: SessionPartition, acknowledged: PartitionError | None,
         wanted: WantedPartition | None) -> None:
-    """Add a partition to the topics of an answer."""
+    """Add a partition to `topics`, which are the topics of the answer."""
     response = messages.ShareFetchResponse
     topic_id, index = place
     topic = topics.get(topic_id)

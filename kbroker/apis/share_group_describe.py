@@ -1,6 +1,6 @@
 """ShareGroupDescribe (key 77), version 1 (KIP-932).
 
-A group that does not exist, or is of another type, is GROUP_ID_NOT_FOUND. A group that is named twice is described
+A group that does not exist, or is of another type, gets GROUP_ID_NOT_FOUND. A group that is named twice is described
 once.
 """
 from __future__ import annotations
@@ -29,8 +29,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def describe(request: Request, topics: GroupTopics, group_id: str) -> Steps:
-    """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
-    GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+    """Return the description of a group. Raise KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+    GROUP_ID_NOT_FOUND or COORDINATOR_LOAD_IN_PROGRESS."""
     require(request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
     topics.room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     group = request.node.groups.describe(group_id, ShareGroup.group_type)

@@ -1,7 +1,7 @@
 """StreamsGroupDescribe (key 89), version 0 (KIP-1071).
 
-Describes the topology of streams groups, and their members with their tasks. A group that does not exist, or is of
-another type, is GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+Describes streams groups: the topology of each group, and its members with their tasks. A group that does not exist, or
+is of another type, gets GROUP_ID_NOT_FOUND. A group that is named twice is described once.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 class Description:
-    """The descriptions of groups in one answer."""
+    """Creates the descriptions of groups for one answer."""
 
     def __init__(self, request: Request):
         self.pace = Pace()
@@ -38,8 +38,8 @@ class Description:
         self._room = ReplyRoom()
 
     def describe(self, group_id: str) -> Steps:
-        """Return the description of a group. Raises KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
-        GROUP_ID_NOT_FOUND, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the description of a group. Raise KafkaError GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
+        GROUP_ID_NOT_FOUND or COORDINATOR_LOAD_IN_PROGRESS."""
         require(self._request, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         self._room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         group = self._request.node.groups.describe(group_id, StreamsGroup.group_type)
@@ -64,7 +64,7 @@ class Description:
                 yield
 
     def _topology(self, group: StreamsGroup) -> Steps:
-        """Return the topology, with the partitions of its internal topics once they are validated."""
+        """Return the topology. Once the topology is validated, its internal topics have their numbers of partitions."""
         if group.topology is None:
             return None
         is_validated = group.validated_epoch == group.topology.epoch
@@ -77,8 +77,8 @@ class Description:
         return response_class().Topology(epoch=group.topology.epoch, subtopologies=parts)
 
     def _counts(self, parts: Sequence[Subtopology]) -> Steps:
-        """Return the number of partitions of each topic of a validated topology. A topic that was deleted since has the
-        number with which it will be created again.
+        """Return {topic: number of partitions} for a validated topology. A topic that was deleted after the validation
+        has the number of partitions with which the broker will recreate it.
         """
         existing, names = {}, required_topics(parts)
         for name in names:
@@ -101,8 +101,8 @@ class Description:
 
     def _topics(self, topics: Iterable[InternalTopic], counts: Mapping[str, int], sources: Collection[str] = ()
                 ) -> list[Any]:
-        """Return internal topics with the numbers of partitions in `counts`. Those in `sources` have the number in the
-        topology."""
+        """Return the descriptions of internal topics. The numbers of partitions come from `counts`, except for topics
+        in `sources`, whose numbers come from the topology."""
         found = []
         for topic in topics:
             self._room.take(1 + len(topic.configs), len(topic.name))
@@ -139,7 +139,7 @@ class Description:
 
 
 def response_class() -> Any:
-    """Return the class of the response, which is built at its first use."""
+    """Return the class of the response. It is created at its first use."""
     return messages.StreamsGroupDescribeResponse
 
 

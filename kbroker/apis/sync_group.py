@@ -1,8 +1,8 @@
 """SyncGroup (key 14), versions 0-5.
 
-The request is parked until the leader's assignment is durable. In a stable group it is answered at once. Version 3
-brings static membership (KIP-345). Version 5 must name the type and the name of the group's protocol (KIP-559). If they
-are missing or differ from those of the group, the error is INCONSISTENT_GROUP_PROTOCOL.
+The request is parked until the leader's assignment is durable. In a stable group, it is answered immediately. Version 3
+adds static membership (KIP-345). A request of version 5 must have the type and the name of the group's protocol
+(KIP-559). If one of them is missing or wrong, the request gets INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from __future__ import annotations

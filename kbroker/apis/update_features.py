@@ -1,9 +1,9 @@
 """UpdateFeatures (key 57), versions 0-2 (KIP-584, KIP-778): change finalized feature levels.
 
-All updates of a request take effect, or none does. In versions 0 and 1, the answer to a request that succeeds has a
-result for each feature; in version 2 it has no results (KIP-1022). If a request updates a feature twice, Kafka applies
-the last update; kbroker refuses the request. `kraft.version` and downgrades of `metadata.version` that would lose
-metadata are refused.
+Either all updates of a request take effect or none does. In versions 0 and 1, the answer to a successful request has a
+result for each feature. In version 2, it has no results (KIP-1022). If a request updates a feature twice, Kafka applies
+the last update; kbroker refuses the request. Updates of `kraft.version` are refused. So are downgrades of
+`metadata.version` that would lose metadata.
 """
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from kbroker.protocol.messages import ConfigRecord, UpdateFeaturesResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MOST_UPDATES = 100
-"""The most updates of a request: more than there are features."""
+"""The most updates of a request. There are fewer features."""
 WITHOUT_RESULTS = 2
 SUCCESS = 'NONE'
-"""Kafka's text for a feature whose update succeeds."""
+"""The error message that Kafka sends for a successful update."""
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 ALL_BROKERS = ConfigType.BROKER, ''
 
@@ -69,7 +69,8 @@ def wanted(update: Any, version: int) -> FeatureUpdate:
 
 
 def missing_configs(node: Any) -> list[Any]:
-    """Return the record that KIP-966 requires in the log: min.insync.replicas of the cluster."""
+    """Return the config record that KIP-966 requires in the metadata log, min.insync.replicas of the cluster, unless
+    the log has it."""
     if MIN_INSYNC_REPLICAS in node.metadata.image.configs.get(ALL_BROKERS, {}):
         return []
     return [ConfigRecord(resource_type=ConfigType.BROKER, resource_name='', name=MIN_INSYNC_REPLICAS,

@@ -1,8 +1,8 @@
-"""WriteTxnMarkers (key 27), versions 1-2: end transactions on partitions, whatever their state in the coordinator. This
-broker's coordinator appends its markers without this request, which comes from tools that repair a hanging transaction.
-Version 2 (KIP-1228) carries the transaction version, by which the partition applies the strict epoch rule of TV2.
-Markers on `__consumer_offsets` are appended like all others, and the group coordinator replays them. The answer is sent
-when every marker is durable.
+"""WriteTxnMarkers (key 27), versions 1-2: end transactions on partitions, whatever the coordinator's state of the
+transactions. Tools that repair a hanging transaction send this request. This broker's coordinator appends its markers
+without it. Version 2 (KIP-1228) adds the transaction version: for TV2, the partition applies the strict epoch rule.
+Markers on `__consumer_offsets` are appended like markers on any other topic, and the group coordinator replays them.
+The answer is sent when every marker is durable.
 """
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
 MARKER_COST = 8
-"""The elements that one marker counts for."""
+"""The elements of work that one marker counts for."""
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Append all markers, a few in each part, and reply when the last one is durable."""
+    """Append all markers, a few in each part, and reply when all of them are durable."""
     if not may_on_cluster(request, Operation.ALTER, quiet=True):
         require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     response = WriteTxnMarkersResponse(markers=[])
@@ -65,7 +65,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 def append(request: Request, marker: Any, topic: str, partition_index: int,
            finish: Callable[[KafkaError | None], None]) -> None:
-    """Append one marker. Call `finish` when it is durable, or with its error."""
+    """Append one marker. Call `finish` with None when the marker is durable, or with the error if the append fails."""
     if marker.producer_id < 0:
         finish(KafkaError(ErrorCode.INVALID_REQUEST, f'a producer id expected, found {marker.producer_id}'))
         return
