@@ -1,4 +1,4 @@
-"""The common part of the three APIs on ACLs (KIP-140, KIP-290): filters, and the checks with which all three begin."""
+"""Filters and checks that CreateAcls, DescribeAcls and DeleteAcls share (KIP-140, KIP-290)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def authorizer_for(request: Request, operation: Operation) -> Authorizer:
-    """Return the authorizer. Raises KafkaError CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED."""
+    """Return the authorizer. Raise KafkaError CLUSTER_AUTHORIZATION_FAILED if the client may not do `operation` with
+    the cluster, or SECURITY_DISABLED if there is no authorizer."""
     require(request, operation, ResourceType.CLUSTER)
     authorizer: Authorizer | None = request.node.authorizer
     if authorizer is None:
@@ -24,7 +25,8 @@ def authorizer_for(request: Request, operation: Operation) -> Authorizer:
 
 
 def filter_of(row: Any) -> AclFilter:
-    """Return the filter of a DescribeAcls request, or of an element of DeleteAcls. Raises ProtocolError for a code 0.
+    """Return the filter in `row`: a DescribeAcls request, or an element of a DeleteAcls request. Raise ProtocolError if
+    one of its codes is 0.
     """
     check_codes(row.resource_type_filter, row.pattern_type_filter, row.operation, row.permission_type)
     return AclFilter(row.resource_type_filter, row.resource_name_filter, row.pattern_type_filter, row.principal_filter,
@@ -32,15 +34,15 @@ def filter_of(row: Any) -> AclFilter:
 
 
 def check_codes(*codes: int) -> None:
-    """Raise ProtocolError if one of the codes of an element is UNKNOWN: Kafka does not parse such a request."""
+    """Raise ProtocolError if one of the codes is 0 (UNKNOWN). Kafka does not parse requests with this code."""
     if 0 in codes:
         raise ProtocolError(f'an ACL with the codes {codes}: a code other than 0 expected')
 
 
 def matching(authorizer: Authorizer, wanted: AclFilter, pace: Pace, room: ReplyRoom) -> Steps:
-    """Return the entries that match a filter. Raises KafkaError INVALID_REQUEST if the answer becomes too long.
+    """Return the entries that match a filter. Raise KafkaError INVALID_REQUEST if the answer becomes too long.
 
-    If ACLs change during the search, it starts again once, on a copy of the list of candidates.
+    If ACLs change during the scan of the candidates, it is repeated once, with a copy of the list of candidates.
     """
     generation = authorizer.generation
     found: list[Entry] = []
@@ -66,7 +68,7 @@ def matching(authorizer: Authorizer, wanted: AclFilter, pace: Pace, room: ReplyR
 
 
 def checked(found: list[Entry], string_bytes: int, room: ReplyRoom) -> list[Entry]:
-    """Return the entries if there is room for them in the answer."""
+    """Return the entries. Raise KafkaError INVALID_REQUEST if the answer has no room for them."""
     room.take(len(found), string_bytes)
     room.check(ErrorCode.INVALID_REQUEST)
     return found

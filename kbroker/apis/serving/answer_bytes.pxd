@@ -1,5 +1,7 @@
-"""Writers of single values, for answers that handlers write without the codec. A flexible version has compact lengths
-and tagged fields (KIP-482)."""
+"""Functions that write single values, for handlers that write their answers without the codec.
+
+Flexible versions of messages have compact lengths and tagged fields (KIP-482).
+"""
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int32

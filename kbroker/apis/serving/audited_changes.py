@@ -1,6 +1,7 @@
-"""Administrative changes in the audit: for each API that changes something, the resources and the outcomes.
+"""Audit lines for administrative requests: one line for each changed resource, with the outcome.
 
-`Api` wraps the handlers of these APIs, so a handler knows nothing of the audit.
+`Api` wraps the handlers of administrative APIs with `with_audit`, so the handlers themselves do not deal with the
+audit.
 """
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 HIDDEN = '(hidden)'
 LINE_ELEMENTS = 8
-"""A line of the audit counts as this many elements of an answer."""
+"""Writing one audit line counts as this many elements of work."""
 MOST_DETAILS = 100
-"""The most configs of a resource that a line shows."""
+"""The most configs of a resource that one audit line shows."""
 CONFIG_TYPES = {2: 'topic', 4: 'broker', 8: 'broker-logger', 16: 'client-metrics', 32: 'group'}
 MECHANISMS = {1: 'SCRAM-SHA-256', 2: 'SCRAM-SHA-512'}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change that a request asked for. `code` is None if the answer does not say how it ended."""
+    """One requested change of a resource. `code` is its error code, or None if the answer does not have the outcome of
+    this change."""
 
     resource: str
     code: int | None
@@ -71,13 +73,13 @@ def _configs_changed(body: Any, answer: Any) -> Changes:
 
 
 def _config_value(config: Any) -> str | None:
-    """Return the value to which a config is set, None if it is deleted."""
+    """Return the value to which a request sets a config, or None if the request deletes it."""
     return None if getattr(config, 'config_operation', 0) == 1 else config.value
 
 
 def _values(configs: Iterator[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Return the configs without secrets. The value of a name that is not a setting is hidden, too: it may be a
-    secret."""
+    """Return the configs with their secret values hidden. The value of an unknown config is hidden, too, because it may
+    be a secret."""
     values: dict[str, str | None] = {}
     for name, value in configs:
         if len(values) == MOST_DETAILS:
@@ -191,12 +193,12 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
     ApiKey.UPDATE_FEATURES: _features_updated,
 }
-"""The changes of each administrative API, from its request and its answer."""
+"""Maps each administrative API to its function (request, answer) -> changes."""
 
 
 def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]:
-    """Return a handler that calls `handle` and writes a line for each change. If `handle` answers later,
-    `Request.reply` calls `request.audit_answer`.
+    """Return a handler that calls `handle` and writes an audit line for each change. If `handle` answers later, the
+    lines are written when `Request.reply` calls `request.audit_answer`.
     """
     def handle_and_audit(request: Any, body: Any) -> Steps:
         if not request.node.audit.is_on:

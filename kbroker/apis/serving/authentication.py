@@ -1,15 +1,17 @@
 """Logins: from the first frame of a connection to its principal (KIP-43, KIP-152, KIP-368).
 
-`security/session` has the states of a connection and `security/mechanism` the exchanges of tokens. This module answers
-SaslHandshake and SaslAuthenticate, and treats all other frames by the table FRAMES:
+`security/session` has the login states of a connection, and `security/mechanism` has the SASL exchanges. This module
+answers SaslHandshake and SaslAuthenticate. The table FRAMES says which other requests are served on a connection
+without a valid login:
 
-- A frame that is allowed is served. Before the login, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is.
-- Before the tokens and after the end of the session, any other frame closes the connection at once, without an answer.
-- Among the tokens, any other request is answered with ILLEGAL_SASL_STATE.
+- A request that is allowed in the connection's state is served. Before the login, only ApiVersions, SaslHandshake and
+  SaslAuthenticate are allowed in any state.
+- Before the exchange of tokens, and after the session has expired, any other frame closes the connection immediately,
+  without an answer.
+- During the exchange of tokens, any other request is answered with ILLEGAL_SASL_STATE.
 
-A login that fails ends the connection. The broker sends the answer and closes the connection after
-`connection.failed.authentication.delay.ms`. Until then it serves no other frame of this connection. Other connections
-do not wait.
+After a failed login, the broker waits for `connection.failed.authentication.delay.ms`, then sends the answer and closes
+the connection. During the delay, it serves no other frame of this connection. Other connections are not delayed.
 """
 from __future__ import annotations
 
@@ -44,9 +46,10 @@ from kbroker.settings.config import Config
 MOST_TOKENS = 8
 """The most tokens of one login."""
 RENEWAL_PAUSE_MS = 1000
-"""The least time between the beginnings of two re-authentications. The first may begin at once."""
+"""The minimum time between the beginnings of two re-authentications. The first re-authentication may begin immediately
+after the login."""
 VERSION_WITH_HEADERS = 1
-"""The version of SaslHandshake from which on tokens travel in SaslAuthenticate requests."""
+"""The first version of SaslHandshake after which clients send their tokens in SaslAuthenticate requests."""
 AFTER_LOGIN = 'SaslAuthenticate request received after successful authentication'
 
 NO_RECORD = UserScramCredentialRecord()
@@ -55,7 +58,7 @@ logger = logging.getLogger('kbroker.security')
 
 
 class Verdict(enum.IntEnum):
-    """The treatment of a frame."""
+    """The decision whether to serve a frame."""
 
     SERVE = 0
     REFUSE = 1
@@ -70,11 +73,11 @@ FRAMES: dict[LoginState, tuple[frozenset[ApiKey], Verdict]] = {
     LoginState.LOGGED_IN: (frozenset({ApiKey.SASL_HANDSHAKE}), Verdict.CLOSE),      # after the session's end
     LoginState.FAILED: (frozenset(), Verdict.CLOSE),
 }
-"""The requests that are served in each state, and the verdict on all other requests."""
+"""Maps each login state to the requests that are served, and to the verdict on all other requests."""
 
 
 AMONG_TOKENS = frozenset({LoginState.TOKENS, LoginState.BARE_TOKENS, LoginState.RENEWING, LoginState.RENEWING_BARE})
-"""The states of a login in progress."""
+"""The states in which a client and the broker exchange tokens."""
 
 
 class Attempt:
@@ -85,32 +88,34 @@ class Attempt:
     def __init__(self, mechanism: str, logins: ListenerLogins, exchange: Exchange | None):
         self.mechanism = mechanism
         self.logins = logins
-        """The logins in force when this one began."""
+        """The listener's logins that were in force when this attempt began."""
         self.exchange = exchange
-        """The exchange of tokens. None for a re-authentication by another mechanism, which fails at its first token."""
+        """The SASL exchange. None if a re-authentication uses another mechanism than the login: it then fails at its
+        first token."""
         self.tokens = 0
 
 
 class Authentication:
-    """The logins of all connections."""
+    """Logs in the clients of all connections."""
 
     token_checks: TokenChecks
     _surroundings: Surroundings
 
     def __init__(self, node: Any):
         self.listeners: dict[str, ListenerLogins] = {}
-        """The logins of each listener, by name."""
+        """Maps each listener name to the listener's logins."""
         self.failed_logins = FailedLogins(node.clock)
         self._node = node
         self._connections: dict[str, set[Any]] = {}
-        """The connections by user of SCRAM, if `kbroker.end.sessions.of.changed.users` is true."""
+        """Maps each SCRAM user to the user's connections. Empty unless `kbroker.end.sessions.of.changed.users` is
+        true."""
 
     # ---- settings
 
     def start(self, background: Background, compute: Submit) -> None:
-        """Build the mechanisms of all listeners, after the metadata is open. It may wait for the network.
+        """Create and start the mechanisms of all listeners. The metadata must be open. This may wait for the network.
 
-        `compute` submits a job to a worker whose jobs wait for nothing. Raises ConfigError.
+        `compute` submits a job to a worker that runs only jobs without I/O. Raise ConfigError if a setting is invalid.
         """
         node = self._node
         self.token_checks = TokenChecks(compute)
@@ -130,13 +135,13 @@ class Authentication:
             node.metadata.commits.on_change.append(self._end_sessions)
 
     def stop(self) -> None:
-        """Stop the background work of the mechanisms."""
+        """Stop the background work of all mechanisms."""
         for logins in self.listeners.values():
             for mechanism in logins.mechanisms.values():
                 mechanism.close()
 
     def connection_closed(self, connection: Any) -> None:
-        """Forget a connection. A client that left after its token was refused has failed to log in."""
+        """Remove a closed connection. If its client closed it after the refusal of a token, note a failed login."""
         session = connection.session
         if session is not None and session.attempt is not None and session.state in AMONG_TOKENS:
             exchange = session.attempt.exchange
@@ -169,10 +174,10 @@ class Authentication:
         return (credential, None)[record is None]
 
     def check(self, config: Config, _given: Iterable[str]) -> Steps:
-        """Check the logins of a configuration that is not in force yet, as far as the settings alone show errors.
+        """Check the login settings of `config`, which is not in force yet.
 
-        Raises KafkaError INVALID_REQUEST. Key sets and other places that the settings name are not read: that may wait
-        for the network.
+        Raise KafkaError INVALID_REQUEST if a setting is invalid. Key sets and other sources to which settings refer are
+        not read, because this could wait for the network.
         """
         for before in self.listeners.values():
             try:
@@ -182,7 +187,7 @@ class Authentication:
             yield
 
     def _reconfigure(self) -> None:
-        """Use changed settings for the next logins. If they do not work, keep the old ones."""
+        """Use changed settings for new logins. If a listener's new settings do not work, keep its old logins."""
         for name, before in self.listeners.items():
             try:
                 after = listener_logins(self._node.config, before.listener, self._surroundings, before)
@@ -228,7 +233,8 @@ class Authentication:
         return None if authorizer is None else authorizer.access_of(principal, connection.client_host)
 
     def verdict(self, connection: Any, session: Session, key: int) -> Verdict:
-        """Return the treatment of a frame with this API key, for a session that is guarded."""
+        """Return the verdict on a frame with this API key. The session's login is not complete, or the session can
+        expire."""
         if session.state == LoginState.UNIDENTIFIED and not self._identify(connection, session):
             return Verdict.CLOSE
         if session.state == LoginState.LOGGED_IN and self._node.clock.monotonic_ms() < session.expires_ms:
@@ -237,7 +243,8 @@ class Authentication:
         return Verdict.SERVE if key in allowed else otherwise
 
     def _identify(self, connection: Any, session: Session) -> bool:
-        """Log a TLS client in by its certificate. Return False if the certificate has no principal."""
+        """Log a TLS client in by its certificate. Return False if the principal of the certificate cannot be
+        determined."""
         from kbroker.security.distinguished_names import DistinguishedNameError
         from kbroker.security.principal_mapping import MappingError, principal_of_certificate
 
@@ -259,7 +266,7 @@ class Authentication:
     # ---- SaslHandshake
 
     def handshake(self, request: Any, mechanism: str) -> Any:
-        """Return the answer to SaslHandshake, or None if it is sent later."""
+        """Return the answer to SaslHandshake, or None if the answer is sent later."""
         session, now_ms = request.connection.session, self._node.clock.monotonic_ms()
         logins = self.listeners.get(request.connection.listener_name)
         if session is None or logins is None or (session.state == LoginState.LOGGED_IN and (
@@ -302,16 +309,17 @@ class Authentication:
     # ---- tokens
 
     def authenticate(self, request: Any, token: bytes) -> Any:
-        """Return the answer to SaslAuthenticate, or None if it is sent later."""
+        """Return the answer to SaslAuthenticate, or None if the answer is sent later."""
         session = request.connection.session
         if session is None or session.state == LoginState.LOGGED_IN:
             return failure(ErrorCode.ILLEGAL_SASL_STATE, AFTER_LOGIN)
         return self._advance(request, WITH_HEADERS, partial(self._step, session, token))
 
     def take_bare_token(self, request: Any, token: bytes) -> Any:
-        """Return the answer to a token without a header, or None if it is sent later or the login failed.
+        """Return the answer to a token that was sent without a request header. Return None if the answer is sent later
+        or the login failed.
 
-        The end of the connection is the only sign of a failure.
+        The client notices a failed login only by the closed connection.
         """
         return self._advance(request, BARE, partial(self._step, request.connection.session, token))
 
@@ -325,7 +333,7 @@ class Authentication:
         return attempt.exchange.step(token)
 
     def _advance(self, request: Any, form: Form, step: Callable[[], bytes | Check]) -> Any:
-        """Do a step of a login. Return the answer in this form, or None if it is sent later."""
+        """Do a step of a login. Return the answer in this form, or None if the answer is sent later."""
         session = request.connection.session
         attempt: Attempt = session.attempt
         try:
@@ -346,8 +354,8 @@ class Authentication:
         return None
 
     def _end_check(self, request: Any, form: Form, result: Any) -> None:
-        """Continue a login with the result of the check of its token. Its connection has served no other frame
-        since."""
+        """Continue a login with the result of its token check. Since the token arrived, no other frame of the
+        connection was served."""
         if isinstance(result, BaseException):
             logger.error('the check of a token failed, so the token is refused', exc_info=result)
         exchange = request.connection.session.attempt.exchange
@@ -356,7 +364,7 @@ class Authentication:
             form.send(request, answer)
 
     def _complete(self, connection: Any, session: Session, login: Login) -> int:
-        """Log the client in. Return the lifetime of the session in ms."""
+        """Log the client in. Return the lifetime of the session in ms, or 0 if it is unlimited."""
         principal = Principal(USER, login.name)
         if session.is_renewing and principal != session.principal:
             text = ('Cannot change principals during re-authentication from '
@@ -391,7 +399,7 @@ class Authentication:
     # ---- failures
 
     def _refuse(self, request: Any, form: Form, error: AuthenticationError) -> None:
-        """End a login whose token was refused, or whose check failed."""
+        """End a login because its token was refused or the check of its token failed."""
         session = request.connection.session
         attempt: Attempt = session.attempt
         self.failed_logins.note(request.client_host)
@@ -399,11 +407,13 @@ class Authentication:
         self._fail(request, error.reason, None if attempt.exchange is None else form.failure(text), error.claimed_name)
 
     def refuse(self, request: Any, response: Any) -> None:
-        """Answer a request that is not allowed among tokens with `response`, and end the connection."""
+        """Answer a request that is not allowed during the exchange of tokens with `response`, and end the
+        connection."""
         self._fail(request, f'{request.api.key.name} among the tokens of a login', response)
 
     def _fail(self, request: Any, reason: str, response: Any, claimed_name: str | None = None) -> None:
-        """End a login. After the delay, send `response` unless it is None, and close the connection."""
+        """End a failed login. After the configured delay, send `response` unless it is None, and close the
+        connection."""
         connection = request.connection
         session = connection.session
         logger.info('%r: failed %sauthentication: %s', connection, 're-' if session.is_renewing else '', reason)
@@ -428,12 +438,12 @@ class Authentication:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One of the two ways in which tokens travel."""
+    """One of the two forms in which tokens are sent: in SaslAuthenticate messages, or bare."""
 
     answer: Callable[[bytes, int], Any]
-    """(token for the client, lifetime of the session in ms) -> answer"""
+    """Returns the answer for (token for the client, lifetime of the session in ms)."""
     failure: Callable[[str], Any]
-    """Text for the client -> answer; None if the form has no room for one."""
+    """Returns the answer for the text of an error, or None if the form has no error answers."""
     send: Callable[[Any, Any], object]
     """(request, answer)"""
 
@@ -447,16 +457,16 @@ BARE = Form(lambda token, _: token, lambda text: None, lambda request, answer: r
 
 
 def load_new(after: ListenerLogins, before: ListenerLogins) -> None:
-    """Load the mechanisms that `before` did not have. This may wait for the network."""
+    """Load the mechanisms in `after` that are not in `before`. This may wait for the network."""
     for mechanism in after.mechanisms.values():
         if mechanism not in before.mechanisms.values():
             mechanism.load()
 
 
 def scram_secret(directory_id: bytes) -> bytes:
-    """Return the secret behind the salts of unknown users.
+    """Return the secret from which the salts of unknown users are derived.
 
-    The id of the directory is random, stays the same, and no API returns it.
+    The directory id is fit for this: it is random, it never changes, and no API returns it.
     """
     return b'salts of unknown users' + directory_id
 
@@ -466,5 +476,5 @@ def failure(code: ErrorCode, message: str) -> Any:
 
 
 def kafka_text(principal: Principal) -> str:
-    """Return a principal in the form that Kafka uses only in this message."""
+    """Return a principal in the form that Kafka uses in the message about changed principals, and nowhere else."""
     return f'{principal.type}.{principal.name}'

@@ -1,4 +1,5 @@
-"""The check of a right by a handler. A missing right becomes the error code of the resource's type (KIP-11)."""
+"""Checks of a client's rights, for handlers. If a right is missing, the error code depends on the type of the resource
+(KIP-11)."""
 from __future__ import annotations
 
 from kbroker.apis.serving.request import Request
@@ -22,17 +23,18 @@ ACL_TYPE_OF_CONFIG: dict[int, ResourceType] = {
     ConfigType.BROKER_LOGGER: ResourceType.CLUSTER,
     ConfigType.CLIENT_METRICS: ResourceType.CLUSTER,
 }
-"""The type of the resource whose rights count for the configs of a resource, by the type of the latter."""
+"""Maps each resource type with configs to the resource type whose ACLs control the access to these configs."""
 
 
 def require(request: Request, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
-    """Raise KafkaError with the code of the resource's type unless the client may do `operation` with it."""
+    """Raise KafkaError unless the client may do `operation` with the resource. The error code depends on
+    `resource_type`."""
     if not request.may(operation, resource_type, name):
         raise refusal(resource_type)
 
 
 def refusal(resource_type: int) -> KafkaError:
-    """Return the error of a client without the right to a resource of the type."""
+    """Return the error for a client that lacks a right to a resource of this type."""
     code = CODES[ResourceType(resource_type)]
     return KafkaError(code, code.message)
 
@@ -54,7 +56,8 @@ def require_on_config(request: Request, operation: Operation, resource_type: int
 
 
 def require_idempotent_write(request: Request) -> None:
-    """Raise KafkaError unless the client may write: to the cluster with a producer id, or to any topic (KIP-679)."""
+    """Raise KafkaError unless the client may get a producer id: it needs IDEMPOTENT_WRITE on the cluster, or WRITE on
+    any topic (KIP-679)."""
     if request.access is None or may_on_cluster(request, IDEMPOTENT_WRITE, quiet=True):
         return
     if not request.access.may_by_type(WRITE, TOPIC, request):

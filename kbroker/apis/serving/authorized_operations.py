@@ -1,4 +1,5 @@
-"""The operations that a client may do with a resource, as bits (KIP-430): bit n is the operation with the code n."""
+"""The operations that a client may do with a resource, as a bit field (KIP-430). Bit n stands for the operation with
+the code n."""
 from __future__ import annotations
 
 from kbroker.apis.serving.authorization import may_on_cluster
@@ -15,12 +16,12 @@ OPERATIONS_ON = {
     ResourceType.CLUSTER: (Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, *CONFIGS,
                            Operation.IDEMPOTENT_WRITE),
 }
-"""The operations that exist for a resource, by its type."""
+"""Maps each resource type to the operations that exist for it."""
 
 
 def decisions_about(resource_type: ResourceType, is_asked: bool = True) -> int:
-    """Return how many elements of work count for the operations on a resource: 1 if the client does not ask for
-    them."""
+    """Return for how many elements of work one described resource counts: 1, or, if the client asks for the authorized
+    operations, their number."""
     return len(OPERATIONS_ON[resource_type]) if is_asked else 1
 
 
@@ -32,7 +33,8 @@ EVERY_BIT = {resource_type: bits(*operations) for resource_type, operations in O
 
 
 def authorized_operations(request: Request, resource_type: ResourceType, name: str) -> int:
-    """Return the bits of the operations that the client may do. Without an authorizer, it may do all."""
+    """Return the bit field of the operations that the client may do. Without an authorizer, it may do all
+    operations."""
     if request.access is None:
         return EVERY_BIT[resource_type]
     return bits(*(operation for operation in OPERATIONS_ON[resource_type]
@@ -40,7 +42,8 @@ def authorized_operations(request: Request, resource_type: ResourceType, name: s
 
 
 def authorized_cluster_operations(request: Request) -> int:
-    """Return the bits for the cluster: 0 for a client that may not describe it."""
+    """Return the bit field of the operations that the client may do with the cluster, or 0 if it may not describe the
+    cluster."""
     if not may_on_cluster(request, Operation.DESCRIBE):
         return 0
     return authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -1,4 +1,4 @@
-"""The common part of the three APIs on configs: the resources that have configs, and how changes take effect."""
+"""Functions that DescribeConfigs, AlterConfigs and IncrementalAlterConfigs share."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,12 @@ from kbroker.security.acl_codes import Operation
 WantedOf = Callable[[Any, Any, Pace], Steps]
 
 CLUSTER_DEFAULT = ''
-"""The BROKER resource of this name holds the defaults of all brokers."""
+"""The name of the BROKER resource that holds the defaults for all brokers."""
 
 
 def distinct_resources(resources: Sequence[Any], pace: Pace) -> Steps:
-    """Return {(type, name): resource} of a request that changes configs, with None for a resource named twice."""
+    """Return {(type, name): resource} for the resources of a request. The value is None if the request names a resource
+    twice."""
     found: dict[tuple[int, str], Any] = {}
     for resource in resources:
         key = resource.resource_type, resource.resource_name
@@ -31,14 +32,15 @@ def distinct_resources(resources: Sequence[Any], pace: Pace) -> Steps:
 
 
 def current(node: Any, resource_type: int, name: str) -> dict[str, str]:
-    """Return the configs set on a resource itself. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST."""
+    """Return the configs that are set on a resource itself, without defaults. Raise KafkaError as `check_resource`
+    does."""
     check_resource(node, resource_type, name)
     return dict(node.metadata.image.configs.get((resource_type, name), {}))
 
 
 def check_resource(node: Any, resource_type: int, name: str) -> None:
-    """Raise KafkaError for a resource that this broker does not have: UNKNOWN_TOPIC_OR_PARTITION for a topic,
-    INVALID_REQUEST for any other."""
+    """Raise KafkaError if this broker does not have the resource: UNKNOWN_TOPIC_OR_PARTITION for a topic, or
+    INVALID_REQUEST for any other type."""
     if resource_type == ResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the name of a topic expected, found none')
@@ -59,12 +61,13 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
 
 
 def change_each(request: Request, body: Any, result_class: Any, wanted_of: WantedOf) -> Steps:
-    """Change the resources of a request, in a turn of `metadata.commits.turns`. Return their results.
+    """Change the configs of all resources of a request, in a turn of `metadata.commits.turns`. Return the result for
+    each resource.
 
     The changes of all accepted resources become durable together, and then take effect. `wanted_of(request, resource,
-    pace)` is a generator that checks the right to alter a resource, and returns all configs that it will have. It
-    raises KafkaError for a resource that is refused. `change_each` raises KafkaError POLICY_VIOLATION for too many
-    resources.
+    pace)` is a generator function. It checks the right to alter the resource, and returns all configs that the resource
+    will have, or raises KafkaError to refuse the resource. `change_each` itself raises KafkaError POLICY_VIOLATION if
+    there are too many resources.
     """
     node = request.node
     check_batch_length(len(body.resources), 'resources')
@@ -102,7 +105,7 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
 
 
 def refuse_each(body: Any, result_class: Any, code: ErrorCode, message: str) -> Steps:
-    """Return a result with this error for each resource of a request."""
+    """Return one result for each resource of a request, all with this error."""
     return (yield from each(body.resources, lambda resource: result_class(
         error_code=int(code), error_message=message, resource_type=resource.resource_type,
         resource_name=resource.resource_name), Pace()))
@@ -114,7 +117,7 @@ def require_alter(request: Request, resource: Any) -> None:
 
 
 def differences(before: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes that lead from one set of configs to another; None removes a config."""
+    """Return the changes that turn the configs `before` into the configs `wanted`. The value None removes a config."""
     return {**dict.fromkeys(before.keys() - wanted.keys()),
             **{key: value for key, value in wanted.items() if before.get(key) != value}}
 
@@ -125,7 +128,7 @@ def refuse(result: Any, error: KafkaError) -> None:
 
 
 def put_into_effect(node: Any, changed: Sequence[tuple[int, str]]) -> Steps:
-    """Apply the changed configs of topics and of the broker. The caller has a turn of `node.metadata.commits.turns`."""
+    """Apply the configs of the changed resources. The caller has a turn of `node.metadata.commits.turns`."""
     for resource_type, name in changed:
         if resource_type == ResourceType.TOPIC:
             yield from node.topics.configure_topic(name)

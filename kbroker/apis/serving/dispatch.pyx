@@ -1,10 +1,12 @@
-"""The way of a frame to the handler of its API and version.
+"""Passes each frame to the handler of its API and version.
 
-The header of a request is read here, once. A frame with a key or version that is not served, or one that does not
-parse, closes the connection with one log line, as in Kafka: the client could not read a response. ApiVersions is the
-exception: an unknown version of it is answered in version 0, so that a newer client can step down.
+The dispatcher reads the request header. If the frame does not parse, or has a key or version that is not served, it
+closes the connection and logs one line, as Kafka does: the client could not read a response. The exception is an
+ApiVersions request with an unknown version. It is answered in version 0, so that a newer client can choose a lower
+version.
 
-A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
+If the login of a client is not complete, or its session can expire, `authentication` decides which of its frames are
+served.
 """
 from collections.abc import Generator
 from logging import INFO, getLogger
@@ -45,7 +47,8 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """The server of all frames. Handlers use `node` as `request.node`; `tick` has the deferred appends."""
+    """Serves all frames. `node` becomes the `request.node` of handlers. `tick` writes the appends that were deferred to
+    the end of a tick."""
     cdef object _node
     cdef Tick _tick
     cdef TurnWatch _watch
@@ -65,11 +68,11 @@ cdef class Dispatcher(FrameServer):
             self._apis[api.key] = api
 
     def apply_quotas(self, quotas):
-        """Measure the requests of clients by these ClientQuotas from now on; None: measure nothing."""
+        """Apply these ClientQuotas to all requests from now on. With None, requests are not measured."""
         self._quotas = quotas
 
     def handle(self, connection, sequence, frame):
-        """Serve one frame from a writable buffer, for callers in Python."""
+        """Serve one frame, which is in a writable buffer. This is `serve` for callers in Python."""
         cdef Py_buffer view
         PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
         self._watch.restart()
@@ -117,7 +120,8 @@ cdef class Dispatcher(FrameServer):
         return serve(handler, request, body[0])
 
     cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
-        """Serve a frame of a client whose login is not complete, or expires. An error closes only this connection."""
+        """Serve a frame of a client whose login is not complete, or whose session can expire. An error closes only this
+        connection."""
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at
         cdef bint is_token = session.takes_bare_tokens
@@ -137,8 +141,8 @@ cdef class Dispatcher(FrameServer):
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at
         if session.takes_bare_tokens:
-            # Copy one byte more than the longest token at most, which is enough to refuse it: after a login, a frame
-            # may have 100 MiB.
+            # Copy at most one byte more than the longest token has. This suffices to refuse a longer token, and a frame
+            # of a re-authentication may have 100 MiB.
             answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(
                 <char *>frame, min(frame_bytes, <Py_ssize_t>(MOST_TOKEN_BYTES + 1))))
             if answer is not None:
@@ -158,7 +162,7 @@ cdef class Dispatcher(FrameServer):
         return 0
 
     cdef int _begin_metering(self, Request request, Session session, Py_ssize_t frame_bytes) except -1:
-        """Measure the request if its client has a quota. Requests before a login have none."""
+        """Measure the request if its client has a quota. Requests before a login are not measured."""
         if session is not None and session.state < LOGGED_IN:
             return 0
         principal = ANONYMOUS if session is None else session.principal
@@ -175,7 +179,8 @@ cdef class Dispatcher(FrameServer):
         return self._tick.end_loan()
 
     cdef bint _read_header(self, Request request, Cursor *cursor) except -1:
-        """Read the header into `request`, and advance to the body. Return False if the request is answered already."""
+        """Read the header into `request`, and advance the cursor to the body. Return False if the request has been
+        answered."""
         cdef Py_ssize_t left = cursor.end - cursor.at
         cdef const uint8_t *fields
         cdef int16_t key, client_id_bytes
@@ -217,7 +222,8 @@ cdef class Dispatcher(FrameServer):
 
 
 cdef int serve(Handler handler, Request request, Cursor body) except -1:
-    """Call the handler. If it fails, decode the body for the reply that reports the failure."""
+    """Call the handler. If it raises an error, decode the body, which the error response needs, and send that
+    response."""
     cdef Cursor left = body
     try:
         return handler.serve(request, &left)
@@ -228,7 +234,7 @@ cdef int serve(Handler handler, Request request, Cursor body) except -1:
 
 
 cdef int refuse_among_tokens(authentication, Request request, Cursor *body) except -1:
-    """Answer a request that is not allowed among the tokens of a login with the error response of its API."""
+    """Answer a request that is not allowed during the exchange of tokens. Use the error response of its API."""
     if body.end - body.at > MOST_REFUSED_BYTES:
         raise ProtocolError('not among the tokens of a login')
     code = ErrorCode.ILLEGAL_SASL_STATE
@@ -239,7 +245,8 @@ cdef int refuse_among_tokens(authentication, Request request, Cursor *body) exce
 
 
 cdef int refuse_version(Request request) except -1:
-    """Answer an unknown version of ApiVersions in version 0 with the versions served (KIP-511). Otherwise raise."""
+    """If the request is ApiVersions, answer it in version 0, with the versions that are served (KIP-511). Otherwise
+    raise ProtocolError."""
     cdef Api api = request.api
     if api.key != API_VERSIONS:
         raise ProtocolError(f'version {request.version} is not served, only {api.min_version}-{api.max_version}')
@@ -250,7 +257,8 @@ cdef int refuse_version(Request request) except -1:
 
 
 cdef str describe_frame(const uint8_t *start, Py_ssize_t frame_bytes):
-    """Name the key, version and size of a frame, for the log line of a connection that is closed because of it."""
+    """Return a text with the API, version and size of a frame, for the log line about the connection that the frame
+    closes."""
     if frame_bytes < HEADER_BYTES:
         return f'frame of {frame_bytes} bytes'
     key, version = read_int16(start), read_int16(start + 2)

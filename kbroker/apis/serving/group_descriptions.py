@@ -1,4 +1,4 @@
-"""The common part of the handlers of ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe."""
+"""Functions that the handlers of ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe share."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from kbroker.security.acl_codes import ResourceType
 
 def describe_each(request: Request, body: Any, protocol: str, response: Any, pace: Pace,
                   describe: Callable[[str], Steps]) -> Steps:
-    """Describe each group of a request once. `describe(group_id)` returns a group of the message class `response`.
-
-    When the response is full, the other groups get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+    """Describe each group of a request once. `describe(group_id)` returns the described group as a struct of the
+    message class `response`. When the response has its maximum size, the remaining groups get
+    COORDINATOR_LOAD_IN_PROGRESS, and clients request them again.
     """
     require_group_protocol(request, protocol)
     groups = []
@@ -35,7 +35,7 @@ def describe_each(request: Request, body: Any, protocol: str, response: Any, pac
 
 
 def all_failed(response: Any, body: Any, code: ErrorCode, message: str) -> Steps:
-    """Return the response to a request that failed as a whole."""
+    """Return the response to a request that failed as a whole: every group gets the error."""
     pace = Pace()
     names = yield from counted(body.group_ids, pace)
     return response(groups=(yield from each(

@@ -1,4 +1,4 @@
-"""The assignments of members in descriptions of consumer and share groups."""
+"""The assignments of members, for the descriptions of consumer and share groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MEMBER_ELEMENTS = 4
-"""The description of a member without an assignment counts as this many elements."""
+"""The description of a member without an assignment counts as this many elements of work."""
 NAMES_AN_ELEMENT = 8
-"""So many topic names of a member count as one element: they are sorted and counted."""
+"""This many topic names of a member count as one element of work, because the names are sorted and counted."""
 
 
 def member_elements(names: int) -> int:
-    """Return how many elements a member with this many topic names counts for."""
+    """Return for how many elements of work the description of a member with this many topic names counts."""
     return MEMBER_ELEMENTS + names // NAMES_AN_ELEMENT
 
 
 class GroupTopics:
-    """The topics in one response. `response` is its message class, which has the structs Assignment and
-    TopicPartitions."""
+    """Creates the assignments in one response. `response` is the response's message class, which has the structs
+    Assignment and TopicPartitions."""
 
     def __init__(self, request: Request, response: Any):
         self.pace = Pace()
@@ -32,8 +32,8 @@ class GroupTopics:
         self._may_describe: dict[str, bool] = {}
 
     def assignment(self, partitions: Mapping[bytes, list[int]]) -> Steps:
-        """Return an assignment without deleted topics. Raise TOPIC_AUTHORIZATION_FAILED if the client may not describe
-        one of the topics."""
+        """Return the assignment of `partitions`, which maps topic ids to partition indexes, without deleted topics.
+        Raise KafkaError TOPIC_AUTHORIZATION_FAILED if the client may not describe one of the topics."""
         topics = self._request.node.topics
         found = []
         for topic_id, indexes in partitions.items():

@@ -1,4 +1,5 @@
-"""The mechanisms of each listener, from its settings, at the start and after a change at run time."""
+"""Creates the SASL mechanisms of each listener from its settings, at the start and after a change of settings at run
+time."""
 from __future__ import annotations
 
 import logging
@@ -17,35 +18,35 @@ if TYPE_CHECKING:
     from kbroker.security.principal_mapping import Rules
 
 SMALL_FRAME_BYTES = 64 * 1024
-"""The largest frame before a login, unless `sasl.server.max.receive.size` is set. The largest message of a login, that
-of OAUTHBEARER, has 16 KiB."""
+"""The size in bytes of the largest accepted frame before a login, unless `sasl.server.max.receive.size` is set. The
+largest message of a login, an OAUTHBEARER token, has 16 KiB."""
 SETTINGS_OF_MECHANISMS = 'sasl.'
 
 logger = logging.getLogger('kbroker.security')
 
 
 class ListenerLogins:
-    """The ways in which clients of a listener log in."""
+    """The mechanisms with which clients of a listener can log in, with their settings."""
 
     __slots__ = ('largest_frame_bytes', 'lifetimes_ms', 'listener', 'mechanisms', 'rules', 'texts')
 
     def __init__(self, listener: Listener):
         self.listener = listener
         self.rules: Rules = ()
-        """The mapping of certificates to principals."""
+        """The rules that map the names in TLS certificates to principals."""
         self.mechanisms: dict[str, Mechanism] = {}
         self.lifetimes_ms: dict[str, int] = {}
-        """The value of `connections.max.reauth.ms` by mechanism."""
+        """Maps each mechanism to its value of `connections.max.reauth.ms`."""
         self.texts: dict[str, Mapping[str, str]] = {}
-        """The settings of each mechanism. They contain secrets."""
+        """Maps each mechanism to its settings, which contain secrets."""
         self.largest_frame_bytes = 0
-        """The largest frame before the login; 0 for the bound after it."""
+        """The size in bytes of the largest accepted frame before a login. 0: the same size as after a login."""
 
 
 def listener_logins(config: Config, listener: Listener, surroundings: Surroundings,
                     before: ListenerLogins | None = None) -> ListenerLogins:
-    """Return how clients of a listener log in. Mechanisms of `before` whose settings are unchanged are reused. The
-    caller loads and starts the other mechanisms. Raises ConfigError.
+    """Return the logins of a listener. A mechanism in `before` is reused if its settings are unchanged. The caller must
+    load and start all new mechanisms. Raise ConfigError if a setting is invalid.
     """
     settings = config.for_listener(listener.name)
     logins = ListenerLogins(listener)
@@ -71,7 +72,8 @@ def listener_logins(config: Config, listener: Listener, surroundings: Surroundin
 
 
 def check_logins(config: Config) -> None:
-    """Raise the ConfigError that a start would raise, as far as the settings alone show it."""
+    """Raise the ConfigError that a start of the broker would raise. Only errors in the settings themselves are found,
+    not those in the files or servers to which settings refer."""
     clock = Clock()
     background = Background(Timers(clock), lambda job, done: None)
     surroundings = Surroundings(lambda mechanism, name: None, clock, b'', background)

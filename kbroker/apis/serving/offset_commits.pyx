@@ -1,4 +1,4 @@
-"""The common part of OffsetCommit and TxnOffsetCommit: the lookup of the partitions that they name."""
+"""Looks up the topics and partitions of OffsetCommit and TxnOffsetCommit requests."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.apis.serving.request cimport Request
@@ -20,7 +20,8 @@ cdef int TOPIC = ResourceType.TOPIC
 
 
 cdef Py_ssize_t count_partitions(groups, str group_id, list topics) except -1:
-    """Return how many partitions a request names. Raises UNKNOWN_SERVER_ERROR if their rows cannot fit into a batch."""
+    """Return how many topics and partitions a request names. Raise KafkaError UNKNOWN_SERVER_ERROR if their rows cannot
+    fit into one batch."""
     cdef Py_ssize_t count = 0, most = FEW
     for topic in topics:
         count += 1 + len(topic.partitions)
@@ -35,8 +36,9 @@ cdef Py_ssize_t count_partitions(groups, str group_id, list topics) except -1:
 
 
 cdef list topics_to_commit(Request request, list topics, bint by_id):
-    """Return for each topic of a request the Topic, or the ErrorCode with which its offsets are refused. The Topic is
-    kept because it may be deleted while the commit waits.
+    """Return a list with the Topic for each topic of a request, or the ErrorCode with which its offsets are refused.
+
+    Callers keep the Topic, because it may be deleted while the commit waits.
     """
     registry = request.node.topics
     cdef list hosted = []
@@ -58,9 +60,9 @@ cdef list topics_to_commit(Request request, list topics, bint by_id):
 
 
 cdef dict offsets_to_commit(list topics, list hosted):
-    """Return a NewOffset for each of the partitions that exist, by topic and partition.
+    """Return {(topic, partition): NewOffset} for all partitions that exist.
 
-    `topics` are those of the request, `hosted` is the result of `topics_to_commit`.
+    `topics` are the topics of the request. `hosted` is the result of `topics_to_commit`.
     """
     cdef dict found = {}
     cdef NewOffset new

@@ -48,7 +48,8 @@ cdef class Request:
         return 4 + (self.version >= self.api.answer_tags_from)
 
     cdef inline uint8_t *put_header(self, uint8_t *at) except NULL:
-        """Write the reply's header. Return the position behind it. Afterwards, `throttle_ms` is final."""
+        """Write the reply's header. Return the position after the header. From then on, `throttle_ms` does not
+        change."""
         if self.meter is not None:
             self.settle()
         write_int32(at, self.correlation_id)

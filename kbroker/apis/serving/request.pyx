@@ -1,18 +1,19 @@
-"""A request that the broker serves, and the declaration of its API.
+"""Requests that the broker serves, and the declarations of their APIs.
 
-Each file of this room that serves an API declares it as `API`. The declaration says which versions are served and by
-which handler: a Python function that gets the decoded message, or a `Handler` in C that reads the bytes itself.
+Each module of `kbroker.apis` that serves an API declares the API in a variable `API`. The declaration says which
+versions are served and by which handler. A handler is a Python function that gets the decoded message, or a `Handler`
+in C that reads the bytes itself.
 
-Requests that take long share the loop as long work (`long_work`). Each holds a decoded message and a growing response,
-so few may run at a time:
+Requests that take long share the loop as long work (`long_work`). Each of them holds a decoded message and a growing
+response in memory, so few of them may run at a time:
 
-- a body of at most SMALL_BYTES is decoded at once, and the first part of its handler runs at once. Four such requests
-  with further parts are in progress at a time
-- a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler is a
-  generator function
-- a body of more than MEDIUM_BYTES waits for the one place of such bodies
-- a body of more than SMALL_BYTES of an API that `is_slow` waits for the one place of such bodies: it may occupy this
-  place for seconds, while a worker reads files
+- A request whose body has at most SMALL_BYTES is decoded immediately, and the first part of its handler runs
+  immediately. If the handler has further parts, they wait for one of four places.
+- A longer body is decoded immediately, too, unless it has more than AT_ONCE_BYTES or its handler is a generator
+  function. In these cases it waits for one of two places before it is decoded.
+- A body of more than MEDIUM_BYTES waits for the single place that these bodies share.
+- If the API `is_slow`, a body of more than SMALL_BYTES waits for the single place of slow requests. Such a request may
+  occupy this place for seconds, while a worker reads files.
 """
 import functools
 import logging
@@ -47,11 +48,11 @@ cdef enum:
     PRODUCE = 0
     WRITE_TXN_MARKERS = 27
     SMALL_BYTES = 4 * 1024
-    # A body of this size that has only the smallest elements is decoded in about 3 ms.
+    # The largest body that is decoded in one part. It takes about 3 ms if the body has only the smallest elements.
     AT_ONCE_BYTES = 64 * 1024
     MEDIUM_BYTES = 1024 * 1024
-    # The bound of a frame of every API but Produce. Kafka's bound is socket.request.max.bytes, but clients send less:
-    # 100,000 partitions in one request take 2 to 5 MB. Copying a larger frame would hold the loop.
+    # The largest accepted frame of every API but Produce. Kafka accepts up to socket.request.max.bytes, but copying a
+    # larger frame would hold the loop. Clients send less: 100,000 partitions in one request take 2 to 5 MB.
     LARGEST_BYTES = 8 * 1024 * 1024
 
 LONGEST_FRAME_BYTES = LARGEST_BYTES
@@ -64,9 +65,10 @@ logger = logging.getLogger('kbroker.apis')
 cdef class Request:
     """One request of a connection, from its header to its reply.
 
-    A handler calls `reply` (or, in C, `send`) once, now or later. Until then the connection's next request waits,
-    because Kafka's clients rely on that order. A handler calls `let_next_pass` if all effects of its request are
-    visible and it only waits for the disk. Replies leave in the order of the requests in any case.
+    A handler calls `reply` (or, in C, `send`) once, while it serves the request or later. Until then, the connection's
+    next request waits, because Kafka's clients rely on the order. If all effects of a request are visible and the
+    handler only waits for the disk, it calls `let_next_pass`, and the next request is served. The replies are sent in
+    the order of the requests nevertheless.
     """
 
     def __repr__(self):
@@ -75,7 +77,7 @@ cdef class Request:
 
     @property
     def client_id(self):
-        """The name that the client gives itself, or None."""
+        """The client id in the request header, or None."""
         return self.name_of_client()
 
     cdef object name_of_client(self):
@@ -91,24 +93,24 @@ cdef class Request:
 
     @property
     def principal(self):
-        """The Principal of the client."""
+        """The Principal as which the client has logged in."""
         session = self.connection.session
         return ANONYMOUS if session is None else session.principal
 
     @property
     def advertised_address(self):
-        """Host and port that clients of this listener connect to."""
+        """The host and port to which clients of the connection's listener connect."""
         return self.node.advertised_address(self.connection.listener_name)
 
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=False) except -1:
-        """Return whether the client may do an operation with a resource. The codes are those of `security/acl_codes`.
+        """Return whether the client may do an operation with a resource. `security/acl_codes` has the codes of both.
 
-        `quiet`: the result only decides which resources the client sees, so a denial is not audited.
+        With `quiet`, a denial is not audited: the result only determines which resources the client sees.
         """
         return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
 
     cpdef reply(self, response):
-        """Encode the first part of a response now and the rest as long work, then send it.
+        """Encode the first part of a response immediately and the other parts as long work, then send the response.
 
         If the connection has closed, the reply is dropped.
         """
@@ -139,14 +141,14 @@ cdef class Request:
         return True
 
     def reply_bare(self, bytes token not None):
-        """Send the token of a login that travels without headers."""
+        """Send a login token without a response header."""
         self.send(token)
 
     # ---- quotas
 
     cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1:
-        """Measure the cost of the request. The bytes of a Produce are recorded now, so that a quota delays the next
-        request."""
+        """Begin to measure the cost of the request. Record the size of a Produce request immediately, so that an
+        exceeded quota delays the connection's next request."""
         self.meter = meter
         if self.api.key == PRODUCE:
             self.throttle(meter.record_produced(frame_bytes))
@@ -157,20 +159,20 @@ cdef class Request:
         return 0
 
     cdef int begin_part(self) noexcept:
-        """Start the watch: the loop begins to work for this request."""
+        """Start the stopwatch, because the loop begins to work on this request."""
         if self.is_timed and self.timed_since_us == 0:
             self.timed_since_us = now_us()
         return 0
 
     cdef int end_part(self) noexcept:
-        """Stop the watch until the next part of this request begins."""
+        """Stop the stopwatch until the next part of this request begins."""
         if self.timed_since_us:
             self.timed_us += now_us() - self.timed_since_us
             self.timed_since_us = 0
         return 0
 
     cdef int settle(self) except -1:
-        """Record the cost of the request, before its answer is written."""
+        """Record the cost of the request. The caller is about to write the answer, which has the throttle time."""
         self.record_time()
         if self.mutations is not None:
             self.throttle(self.mutations.throttle_ms)
@@ -185,7 +187,8 @@ cdef class Request:
         return 0
 
     cdef int throttle(self, int64_t throttle_ms) except -1:
-        """Report the time in the answer, and read no more from the connection until it has passed (KIP-219)."""
+        """Put the throttle time into the answer, and do not read from the connection until this time has passed
+        (KIP-219)."""
         if throttle_ms > self.throttle_ms:
             self.throttle_ms = <int32_t>min(throttle_ms, <int64_t>INT32_MAX)
             self.connection.mute(self.throttle_ms)
@@ -193,18 +196,22 @@ cdef class Request:
 
     @property
     def most_fetched_bytes(self):
-        """The most bytes of records that the client's quota allows in all its windows, None without a quota."""
+        """The most bytes of fetched records that the client's quota allows in all its windows together, or None without
+        a quota."""
         return None if self.meter is None else self.meter.most_fetched_bytes
 
     def charge_fetched(self, int64_t size_bytes):
-        """Record the bytes of an answer that is sent whatever its size. The client is throttled afterwards."""
+        """Record the bytes of an answer that is sent even if it exceeds the quota. If it does, throttle the client
+        afterwards."""
         if self.meter is not None:
             self.throttle(self.meter.record_fetched(size_bytes))
 
     def charge_mutations(self, int strict_since):
-        """Return a function that is called with each number of partitions to be created or deleted.
+        """Return a function that counts created or deleted partitions for the client's quota. Its argument is a number
+        of partitions.
 
-        From version `strict_since` on it raises KafkaError THROTTLING_QUOTA_EXCEEDED if the quota is used up.
+        From version `strict_since` on, the function raises KafkaError THROTTLING_QUOTA_EXCEEDED if the quota is used
+        up.
         """
         if self.meter is None:
             return charge_nothing
@@ -214,11 +221,13 @@ cdef class Request:
     # ---- replies
 
     def is_wanted(self):
-        """Return whether the client still waits for the reply. If not, a request that has not begun is dropped."""
+        """Return whether the client still waits for the reply. A request that is no longer wanted is dropped if its
+        work has not begun."""
         return not getattr(self.connection, 'is_closed', False)
 
     cdef int send(self, object segments) except -1:
-        """Send the encoded reply with its header: bytes, a list of segments, or None if the request gets no reply."""
+        """Send an encoded reply with its header. `segments` is bytes or a list of segments, or None if the request gets
+        no reply."""
         if self.is_being_served and segments is not None:
             if self.answer is not None:
                 raise ValueError(f'{self.api.key.name} v{self.version} is answered already')
@@ -241,7 +250,8 @@ cdef class Request:
         return 0
 
     cdef tuple cause_of(self, object error):
-        """Return the code and the message for an error of the handler. Log one that is a bug."""
+        """Return the error code and the message for an exception that the handler raised. Log an exception that shows a
+        bug."""
         if isinstance(error, KafkaError):
             return error.code, str(error)
         logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id), exc_info=error)
@@ -249,7 +259,7 @@ cdef class Request:
 
 
 def timed(Request request not None, steps):
-    """Run a generator, and measure the time of its parts as that of the request."""
+    """Run the generator of a request, and add the time of its parts to the measured time of the request."""
     while True:
         request.begin_part()
         try:
@@ -264,15 +274,15 @@ def timed(Request request not None, steps):
 cdef class Handler:
     """A handler of some versions of an API, which reads the bytes of the request.
 
-    `may_follow_unwritten` is True if the handler does not read files, so appends that earlier requests of the
-    connection have deferred to the end of the tick need not be written first.
+    `may_follow_unwritten` is True if the handler does not read files. Then the appends of the connection's previous
+    requests, which may be deferred to the end of the tick, need not be written first.
     """
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        """Read the body and answer with `request.send`, now or later.
+        """Read the body and serve the request. Answer with `request.send`, before or after returning.
 
-        The bytes may be written to. They stay valid until the server's `end_loan`. Raises ProtocolError, without any
-        effect, for a body that does not parse.
+        The bytes of the body may be overwritten. They stay valid until the server's `end_loan`. If the body does not
+        parse, raise ProtocolError before the request has any effect.
         """
         raise NotImplementedError
 
@@ -280,8 +290,8 @@ cdef class Handler:
 cdef class DecodingHandler(Handler):
     """A handler that decodes the body with the codec and calls `handle(request, body)`.
 
-    The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it
-    runs as long work, and the value that it returns is the response.
+    `handle` returns the response, or None if it calls `request.reply` itself. If it is a generator function, the
+    generator runs as long work and returns the response.
     """
 
     def __init__(self, handle, request_name):
@@ -290,9 +300,11 @@ cdef class DecodingHandler(Handler):
         self.request_name = request_name
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        """Decode a short body and call `handle` at once, a longer one in parts.
+        """Decode a short body in one part and call `handle` immediately. Let a longer body be decoded in parts, as long
+        work.
 
-        For a commit of one offset, decoding in parts takes 11,500 instructions, and 6,300 at once.
+        The single part exists for speed: decoding a commit of one offset takes 6,300 instructions in one part, but
+        11,500 in parts.
         """
         cdef Py_ssize_t body_bytes = body.end - body.at
         if self.request_class is None:      # most APIs of a broker are never used: a start does not build their classes
@@ -301,7 +313,8 @@ cdef class DecodingHandler(Handler):
             wait_in_line(request, body_bytes, serve_in_slices(
                 request, self.request_class, self.handle, PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
             return 0
-        # Kafka ignores bytes after a request, and librdkafka sends three of them when it asks for all topics.
+        # Bytes after the message are ignored, as in Kafka: librdkafka sends three such bytes when it asks for all
+        # topics.
         message = decode_bytes(self.request_class, body, request.version)
         try:
             response = self.handle(request, message)
@@ -319,7 +332,7 @@ cdef class DecodingHandler(Handler):
 
 
 cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
-    """Run the steps of a request once a place for its size is free."""
+    """Run the steps of a request once one of the places for requests of its size is free."""
     cdef LongWork long_work = request.node.long_work
     cdef Line line = (long_work.slow_requests if request.api.is_slow
                       else long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests)
@@ -328,7 +341,7 @@ cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
 
 
 def serve_in_slices(Request request not None, request_class, handle, data):
-    """Decode a long body, call the handler and send its response."""
+    """Decode a long body in parts, call the handler and send its response. A generator."""
     try:
         message = yield from decode_in_slices(request_class, data, request.version)
     except ProtocolError as error:
@@ -339,7 +352,8 @@ def serve_in_slices(Request request not None, request_class, handle, data):
 
 
 def answering(Request request not None, message, steps):
-    """Send the response to `message` that the generator `steps` returns. If it returns None, the handler replies."""
+    """Run `steps`, the generator of the handler, and send the response to `message` that it returns. If it returns
+    None, the handler sends the reply itself."""
     try:
         response = yield from steps
     except ProtocolError as error:
@@ -356,7 +370,8 @@ def answering(Request request not None, message, steps):
 
 
 def failing(Request request not None, message, error):
-    """Send the response to a request whose handler raised this error, or close the connection."""
+    """Send the response to a request whose handler raised this error. Close the connection instead if the API has no
+    response for errors. A generator."""
     code, text = request.cause_of(error)
     error = request.answer = None
     response = request.api.failure(message, code, text, request.version)
@@ -369,14 +384,15 @@ def failing(Request request not None, message, error):
 
 
 def finish_reply(Request request not None, Encoding encoding not None, response):
-    """Encode the rest of a response, send it and free it."""
+    """Encode the remaining parts of a response, send the response and free it. A generator."""
     while not request.write_part(encoding):
         yield
     yield from free_in_slices(response)
 
 
 cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
-    """Answer with the error of a handler in C. The error response needs the decoded body."""
+    """Answer a request whose handler in C raised this error. Decode the body first, because the error response is
+    created from it."""
     cdef Py_ssize_t body_bytes = body.end - body.at
     cdef DecodingHandler failing_handler
     if body_bytes > LARGEST_BYTES:
@@ -388,21 +404,22 @@ cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
 
 
 def raise_again(error, _request, _message):
-    """Raise the error that a handler in C raised: the handler of a request that was decoded for its error response."""
+    """Raise `error`. This is the handler of a request that is decoded only because its handler in C raised `error`."""
     raise error
 
 
 cdef class Api:
-    """The declaration of a served API. The handler of ApiVersions reads all declarations.
+    """The declaration of a served API. The answer to ApiVersions is created from all declarations.
 
-    `handle` is a function for DecodingHandler, a Handler, or a table of both: {(first version, last version): handler}.
-    `error_response(body, code, message, version)` builds the reply to a request that failed as a whole; it returns None
-    if only closing the connection can report the failure. Without it the response class has a top-level error code. It
-    is a generator function if a client can make it long.
-    `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
-    `with_setting`: the name of a setting, and the last version that is served where the setting is on.
-    `is_slow`: a worker may have to read for seconds until the response is complete.
-    `bounds`: the most elements of the arrays that a handler in C pulls, as `RequestFields.set_bounds` takes them.
+    - `handle` is a function for DecodingHandler, a Handler, or {(first version, last version): function or Handler}.
+    - `error_response(body, code, message, version)` returns the reply to a request that failed as a whole, or None if
+      the failure can only be reported by closing the connection. It is a generator function if the reply can be long.
+      It may be omitted if the response class has a top-level error code.
+    - `advertised_min_version` is the lowest version that ApiVersions names, if it differs from the lowest version
+      served.
+    - `with_setting` is (the name of a setting, the last version that is served if the setting is on).
+    - `is_slow` is True if a worker may have to read files for seconds until the response is complete.
+    - `bounds` has the most elements of the arrays that a handler in C pulls, as `RequestFields.set_bounds` takes them.
     """
 
     def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,
@@ -441,7 +458,7 @@ cdef class Api:
         return DecodingHandler(handle, f'{self.name}Request')
 
     def under(self, config):
-        """Return the declaration that is in force with these settings."""
+        """Return the declaration with the versions that are served under these settings."""
         if self.with_setting is None:
             return self
         name, max_version = self.with_setting
@@ -455,8 +472,8 @@ cdef class Api:
         return getattr(messages, f'{self.name}Request')
 
     def failure(self, body, code, message, int version):
-        """Return the response to a request that failed as a whole, or None. A response that may be long is returned as
-        a generator that creates it in parts."""
+        """Return the response to a request that failed as a whole. Return None if the API has no response for errors,
+        or a generator that returns the response if it may be long."""
         if self.error_response is not None:
             return self.error_response(body, code, message, version)
         response = getattr(messages, f'{self.name}Response')(error_code=int(code))
@@ -467,7 +484,7 @@ cdef class Api:
 
 @functools.cache
 def up_to(Api api not None, int max_version):
-    """Return the declaration with other versions, up to `max_version`. It is cached, because each ApiVersions request
-    asks for it."""
+    """Return a copy of the declaration whose last version is `max_version`. The copy is cached, because each
+    ApiVersions request needs it."""
     return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version,
                is_slow=api.is_slow)

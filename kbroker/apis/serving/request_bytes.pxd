@@ -1,4 +1,5 @@
-"""Readers for single values of a request. A flexible version has compact lengths and tagged fields (KIP-482)."""
+"""Functions that read single values of a request. Flexible versions have compact lengths and tagged fields
+(KIP-482)."""
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -8,7 +9,7 @@ from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int3
 
 cdef enum:
     LONGEST_STRING_BYTES = 32767
-    # The most tagged fields of all structs of a request. Clients of today send none.
+    # The most tagged fields in all structs of a request together. No known client sends any.
     MOST_REQUEST_TAGS = 50_000
 
 
@@ -18,14 +19,14 @@ cdef inline int refuse_request(str found) except -1:
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
-    """Return a length, or -1 for null: any length below 0, as in Kafka."""
+    """Read and return a length. Return -1 for null: as in Kafka, every length below 0 means null."""
     if flexible:
         return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
     return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
 
 
 cdef inline bint is_ascii(const uint8_t *text, Py_ssize_t length) noexcept:
-    """Return whether no byte has its top bit set. It reads eight bytes at a time."""
+    """Return whether no byte of the text has its top bit set. Read eight bytes at a time, for speed."""
     cdef uint64_t bits = 0, word
     while length >= 8:
         memcpy(&word, text, 8)
@@ -39,7 +40,7 @@ cdef inline bint is_ascii(const uint8_t *text, Py_ssize_t length) noexcept:
 
 
 cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable, const uint8_t **text) except -2:
-    """Set `text` to a string in UTF-8. Return its size in bytes, -1 for null."""
+    """Read a string: set `text` to its first byte in UTF-8. Return its size in bytes, or -1 for null."""
     cdef Py_ssize_t length = take_length(cursor, flexible, True)
     if nullable and length == -1:
         return -1
@@ -55,7 +56,7 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
 
 
 cdef inline int skip_tags(Cursor *cursor) except -1:
-    """Skip the tagged fields of a struct, none of which is known."""
+    """Skip the tagged fields of a struct that has no known tagged fields."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
     if count > LARGEST_TAG_COUNT:
         refuse_request(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')

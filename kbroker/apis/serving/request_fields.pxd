@@ -1,21 +1,21 @@
 # cython: language_level=3
-"""A reader that pulls the fields of a request out of its bytes, for handlers in C.
+"""Reads the needed fields of a request from its bytes, for handlers in C.
 
-The tables of kbroker/protocol say where a field is in which version. A module that reads a request names each field
-that it needs once, when it is imported:
+The message tables of kbroker/protocol say where each version has a field. At its import, a module that reads a request
+declares each field that it needs:
 
     cdef RequestFields REQUEST = fields_of('EndTxnRequest')
     cdef Py_ssize_t PRODUCER_ID = REQUEST.field('producer_id', 'int64')
 
-For each request it calls `REQUEST.begin`, then pulls every field that it has named, in the order of the table:
+For each request, the module calls `REQUEST.begin`, then pulls every declared field, in the order of the message table:
 
-- A field that the version lacks yields its default from the table.
-- Fields in between that the module has not named are skipped. So a new field or version needs no edit of a handler.
-- `pull_count` begins an array. Its bound is declared in the `Api`.
-- `end_struct` follows the last field of each element, and of the request. It skips the tagged fields, too.
+- If the version of the request lacks a field, the pull returns the default from the table.
+- Fields that are not declared are skipped. So a handler need not be edited when the table gets a new field or version.
+- `pull_count` begins an array. The `Api` declares the most elements of the array.
+- `end_struct` must be called after the last field of each element, and of the request. It also skips tagged fields.
 
-A function that pulls raises ProtocolError for bytes that are not such a field. A pull of a field that follows the one
-before costs some ten instructions; `advance` does everything else.
+A pull raises ProtocolError if the bytes are not a field of its type. It takes about ten instructions if no field is
+skipped before it; otherwise it calls `advance`.
 """
 cimport cython
 from cpython.object cimport PyObject
@@ -33,7 +33,8 @@ cdef enum:
 
 
 cdef struct FieldStep:
-    # A field in one version. The step behind it in the plan ends the structs of its array.
+    # The step that reads one field in one version. If the field is an array of structs, the next step in the plan ends
+    # one struct.
     bint follows                # its bytes are next, after the field that was pulled before; else `advance` finds out
     bint is_present             # at an end: nothing is left to skip but tagged fields
     bint nullable
@@ -103,12 +104,12 @@ cdef inline const FieldStep *step_of(const FieldReader *reader, Py_ssize_t field
 
 
 cdef inline bint has_field(const FieldReader *reader, Py_ssize_t field) noexcept:
-    """Return whether the version has the field."""
+    """Return whether the request's version has the field."""
     return step_of(reader, field).is_present
 
 
-# The functions report an error by a rare number, not by -1, which is frequent: Cython takes time to find out whether
-# such a result is an error.
+# The pull functions signal an error by returning a rare number, not -1. When a function returns its error number,
+# Cython takes time to check whether there was an error, and -1 is a frequent value.
 
 
 cdef inline bint pull_bool(FieldReader *reader, Py_ssize_t field) except -1:
@@ -147,7 +148,7 @@ cdef inline int64_t pull_int64(FieldReader *reader, Py_ssize_t field) except? -4
 
 
 cdef inline const uint8_t *pull_uuid(FieldReader *reader, Py_ssize_t field) except NULL:
-    """Return the address of 16 bytes."""
+    """Return the address of the 16 bytes of a UUID."""
     cdef const FieldStep *step = step_of(reader, field)
     if not step.follows and not advance(reader, step):
         return step.default_bytes
@@ -155,7 +156,7 @@ cdef inline const uint8_t *pull_uuid(FieldReader *reader, Py_ssize_t field) exce
 
 
 cdef inline Py_ssize_t pull_string(FieldReader *reader, Py_ssize_t field, const uint8_t **text) except -2:
-    """Set `text` to a string in UTF-8. Return its size in bytes, -1 for null."""
+    """Set `text` to the first byte of a string in UTF-8. Return the size of the string in bytes, or -1 for null."""
     cdef const FieldStep *step = step_of(reader, field)
     if not step.follows and not advance(reader, step):
         text[0] = step.default_bytes
@@ -165,7 +166,8 @@ cdef inline Py_ssize_t pull_string(FieldReader *reader, Py_ssize_t field, const 
 
 cdef inline Py_ssize_t pull_name_or_id(FieldReader *reader, Py_ssize_t name, Py_ssize_t topic_id,
                                        const uint8_t **key) except -1:
-    """Set `key` to the name of a topic in UTF-8, or to its id in the versions that have one. Return its size."""
+    """Set `key` to the first byte of a topic's id if the version has topic ids, otherwise of its name in UTF-8. Return
+    the size of the key in bytes."""
     if has_field(reader, topic_id):
         key[0] = pull_uuid(reader, topic_id)
         return UUID_SIZE
@@ -173,8 +175,8 @@ cdef inline Py_ssize_t pull_name_or_id(FieldReader *reader, Py_ssize_t name, Py_
 
 
 cdef inline Py_ssize_t pull_records(FieldReader *reader, Py_ssize_t field, const uint8_t **records) except -2:
-    """Set `records` to the bytes of batches, and return their size. For null, return -1 and leave `records` as it
-    was."""
+    """Set `records` to the first byte of the batches, and return their size in bytes. For null, return -1 and do not
+    change `records`."""
     cdef const FieldStep *step = step_of(reader, field)
     cdef Py_ssize_t size
     if not step.follows and not advance(reader, step):
@@ -188,7 +190,8 @@ cdef inline Py_ssize_t pull_records(FieldReader *reader, Py_ssize_t field, const
 
 
 cdef inline Py_ssize_t pull_count(FieldReader *reader, Py_ssize_t field) except -1:
-    """Begin an array. Return the number of its elements, which the bytes left and the bound of the array allow."""
+    """Begin to read an array. Return the number of its elements. Raise ProtocolError if the remaining bytes are too few
+    for them, or BoundError if they exceed the array's bound."""
     cdef const FieldStep *step = step_of(reader, field)
     cdef Py_ssize_t count
     if not step.follows and not advance(reader, step):
@@ -203,7 +206,8 @@ cdef inline Py_ssize_t pull_count(FieldReader *reader, Py_ssize_t field) except 
 
 
 cdef inline int end_struct(FieldReader *reader, Py_ssize_t array) except -1:
-    """End an element of an array, or the request (0). Fields that are not pulled, and tagged ones, are skipped."""
+    """End an element of `array`, or the whole request if `array` is 0. Skip the remaining fields, and the tagged
+    fields."""
     cdef const FieldStep *step = step_of(reader, array) + 1
     if step.follows:            # the version has no tagged fields, or the bytes say that there are none
         return 0

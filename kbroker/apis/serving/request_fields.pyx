@@ -1,8 +1,8 @@
-"""The plans of the reader of request_fields.pxd, and its rare work.
+"""The reading plans for request_fields.pxd, and the rare cases of its functions.
 
-`compile` translates the codec's plan of a version into one step for each field of the message. The step of a pulled
-field refers to the fields before it that are skipped. The step that ends a struct refers to the skipped fields after
-the last pulled one.
+`compile` translates the codec's plan for one version into one step for each field of the message. The step of a pulled
+field points to the fields before it that are skipped. The step for the end of a struct points to the fields after the
+last pulled field, which are skipped.
 """
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -23,11 +23,11 @@ cdef dict of_messages = {}      # RequestFields by the name of the message
 
 
 class BoundError(ProtocolError):
-    """A request has more elements of arrays than its API allows."""
+    """Raised for a request whose arrays have more elements than its API allows."""
 
 
 cpdef RequestFields fields_of(str message_name):
-    """Return the RequestFields of a message. All modules that read this message share it."""
+    """Return the RequestFields of a message. All modules that read this message share one object."""
     if message_name not in of_messages:
         of_messages[message_name] = RequestFields(message_name)
     return of_messages[message_name]
@@ -35,9 +35,10 @@ cpdef RequestFields fields_of(str message_name):
 
 @cython.final
 cdef class RequestFields:
-    """The fields of a request that modules in C pull, and the plans by which they are found in each version.
+    """The fields of a request that modules in C pull, with a plan for each version, which says where they are.
 
-    A field has a number, which is the offset of its step in each plan. 0 is the number of the request itself.
+    Each field has a number, which is the offset of its step in each plan, in bytes. The request itself has the number
+    0.
     """
 
     def __cinit__(self, str message_name not None):
@@ -61,10 +62,12 @@ cdef class RequestFields:
                 self._number_fields(f'{path}.', field.struct)
 
     def field(self, str path not None, str type_name not None):
-        """Return the number of a field that the caller pulls from each request. Dots in `path` lead to nested fields.
+        """Declare a field that the caller will pull from each request, and return its number. Dots in `path` separate
+        the names of nested fields.
 
-        `type_name` is the type that the caller reads, as in the table: `int32`, `[]int32`, `struct`. Raises TypeError
-        if the table has another one, KeyError if it has no such field.
+        `type_name` is the type that the caller reads, in the notation of the message table, for example `int32` or
+        `[]int32`. Raise TypeError if the field has another type in the table, or KeyError if the table does not have
+        the field.
         """
         number, field = self.places[path]
         found = '[]' * field.is_array + field.type
@@ -82,8 +85,8 @@ cdef class RequestFields:
         return number
 
     def set_bounds(self, bounds):
-        """Bound the arrays that are pulled. `bounds` is {name of the count: (its bound, paths of arrays)}: the elements
-        of these arrays together have this bound, and errors show the name."""
+        """Set the most elements of the arrays that are pulled. `bounds` is {name: (most elements, *paths)}: the arrays
+        with these paths may have this many elements together. Errors show the name."""
         self._check_unused()
         if len(bounds) > MOST_BOUNDS:
             raise TypeError(f'{self.message_name}: {len(bounds)} bounds, {MOST_BOUNDS} expected at most')
@@ -93,13 +96,14 @@ cdef class RequestFields:
             self.most[place] = most
 
     def _check_unused(self):
-        """Raise TypeError if a request was read: requests that are in flight point into its plan."""
+        """Raise TypeError if a request was read before. Its plan must not change, because requests in flight point into
+        the plan."""
         for version in range(MOST_VERSIONS):
             if self.plans[version] != NULL:
                 raise TypeError(f'{self.message_name}: requests of version {version} are read already')
 
     cdef int compile(self, int version) except -1:
-        """Set the plan of a version. Raises ProtocolError if the message has no such version."""
+        """Create the plan for a version. Raise ProtocolError if the message does not have this version."""
         cdef Plan plan = find_plan(getattr(messages, self.message_name), version)
         cdef FieldStep *steps = <FieldStep *>PyMem_Calloc(2 * (len(self.places) + 1), sizeof(FieldStep))
         if steps == NULL:
@@ -113,7 +117,7 @@ cdef class RequestFields:
         return 0
 
     cdef int compile_struct(self, FieldStep *steps, str path, struct, Plan plan, Py_ssize_t number) except -1:
-        """Set the steps of a struct's fields, and the step of its end, which follows step `number`."""
+        """Fill in the steps of a struct's fields, and the step for its end, which follows the step with this number."""
         cdef Py_ssize_t i, own, next_step = 0
         cdef FieldStep *field
         cdef FieldStep *end = <FieldStep *>(<char *>steps + number) + 1
@@ -169,8 +173,8 @@ cdef class RequestFields:
 
 
 cdef int skip_steps(FieldStep *field, Plan plan, Py_ssize_t first, Py_ssize_t end) noexcept:
-    """Let a field skip the steps of a plan from `first` to `end`. If their sizes are fixed, they are skipped as one
-    number of bytes."""
+    """Let a step skip the plan's fields number `first` to `end` - 1. If all of them have a fixed size, they are skipped
+    together, as a number of bytes."""
     cdef Py_ssize_t i, size = 0
     for i in range(first, end):
         if plan.steps[i].is_array or not fixed_size(plan.steps[i].op):
@@ -185,7 +189,7 @@ cdef int skip_steps(FieldStep *field, Plan plan, Py_ssize_t first, Py_ssize_t en
 
 
 cdef bint advance(FieldReader *reader, const FieldStep *step) except -1:
-    """Skip the fields before a field that is pulled. Return False, and skip nothing, if the version lacks the field."""
+    """Skip the fields before a pulled field. If the version lacks the field, return False and skip nothing."""
     if not step.is_present:
         return False
     skip_before(reader, step)
@@ -202,8 +206,8 @@ cdef int skip_before(FieldReader *reader, const FieldStep *step) except -1:
 
 
 cdef int end_with_tags(FieldReader *reader, const FieldStep *step) except -1:
-    """Skip the fields left in a struct, then check its tagged fields. Set `tagged` to the bytes of the tagged field
-    that is pulled."""
+    """Skip the remaining fields of a struct, then skip and check its tagged fields. If a tagged field is pulled, set
+    `reader.tagged` to its bytes."""
     skip_before(reader, step)
     if step.compact:
         skip_tagged(&reader.cursor, <Plan>step.plan, &reader.tags_left, step.pulled_tag, &reader.tagged)
@@ -211,9 +215,10 @@ cdef int end_with_tags(FieldReader *reader, const FieldStep *step) except -1:
 
 
 cdef bint open_tagged(FieldReader *reader, FieldReader *inner) noexcept:
-    """Prepare to pull the tagged field, or the fields of its struct. Return False if the request lacks it.
+    """Prepare `inner` to pull the request's tagged field, or the fields of its struct. Return False if the request does
+    not have this tagged field.
 
-    The request has ended. `inner` has its own place in the bytes.
+    The caller has ended the request with `end_struct`. `inner` has its own position in the bytes.
     """
     if reader.tagged.at == NULL:
         return False
@@ -223,7 +228,7 @@ cdef bint open_tagged(FieldReader *reader, FieldReader *inner) noexcept:
 
 
 cdef int refuse_length(FieldReader *reader, const FieldStep *step, Py_ssize_t length) except -1:
-    """Raise ProtocolError for an array or records."""
+    """Raise ProtocolError for an array whose length is wrong, or for null records."""
     if not step.least_bytes:
         refuse_request('records that are null')
     if length < 0:
@@ -234,7 +239,7 @@ cdef int refuse_length(FieldReader *reader, const FieldStep *step, Py_ssize_t le
 
 
 cdef int refuse_count(FieldReader *reader, const FieldStep *step) except -1:
-    """Raise BoundError: an array exceeds a bound of its API."""
+    """Raise BoundError for an array that exceeds a bound of its API."""
     what, most = (<RequestFields>reader.fields).bounds[step.bound]
     raise BoundError(f'found {most - reader.left[step.bound]} {what} or more, expected {most} at most')
 
@@ -243,7 +248,7 @@ cdef int refuse_count(FieldReader *reader, const FieldStep *step) except -1:
 
 
 cdef int fixed_size(int op) noexcept:
-    """Return the size of a value in bytes, 0 if it varies."""
+    """Return the size in bytes of a value of this type, or 0 if its size varies."""
     if op == INT32:
         return 4
     if op == INT64 or op == FLOAT64:
@@ -256,8 +261,8 @@ cdef int fixed_size(int op) noexcept:
 
 
 cdef int skip_field(Cursor *cursor, const Step *step, Py_ssize_t *left) except -1:
-    """Skip a field. `left` is the number of tagged fields, and of elements that vary in size, that may still be
-    skipped."""
+    """Skip a field. `left` is the number of tagged fields and of array elements without a fixed size that the request
+    may still have."""
     cdef Py_ssize_t count
     cdef int size
     if not step.is_array:
@@ -311,8 +316,8 @@ cdef int skip_struct(Cursor *cursor, Plan plan, Py_ssize_t *left) except -1:
 
 
 cdef int skip_tagged(Cursor *cursor, Plan plan, Py_ssize_t *left, int64_t pulled_tag, Cursor *pulled) except -1:
-    """Skip the tagged fields of a struct, and check those that the plan has. Set `pulled` to the bytes of the field
-    with `pulled_tag`."""
+    """Skip the tagged fields of a struct, and check the known ones. Set `pulled` to the bytes of the field whose tag is
+    `pulled_tag`."""
     cdef uint64_t tag, count = take_unsigned_varint(cursor, 5)
     cdef Py_ssize_t i, size
     cdef Cursor value
@@ -337,7 +342,8 @@ cdef int skip_tagged(Cursor *cursor, Plan plan, Py_ssize_t *left, int64_t pulled
 
 
 cdef int skip_tagged_value(Cursor *value, const Step *step, Py_ssize_t *left) except -1:
-    """Skip the value of a tagged field. A struct that may be null has a varint before it: 1, or 0 for null."""
+    """Skip the value of a tagged field. A varint precedes a nullable struct: 1 if the struct is present, or 0 for
+    null."""
     if step.op == STRUCT and step.nullable and not step.is_array:
         return skip_struct(value, <Plan>step.plan, left) if take_unsigned_varint(value, 5) else 0
     return skip_field(value, step, left)

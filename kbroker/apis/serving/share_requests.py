@@ -1,4 +1,4 @@
-"""The common part of ShareFetch and ShareAcknowledge: checks, acknowledgements of partitions, the end of a session."""
+"""Functions that ShareFetch and ShareAcknowledge share: checks, acknowledgements, and the end of a session."""
 from __future__ import annotations
 
 import logging
@@ -22,18 +22,20 @@ from kbroker.topics.partition import Partition
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Any, None, Any]
-"""A generator that does a part of a request and may wait. `long_work` runs it."""
+"""A generator that does a part of a request as long work. It may yield a `Pause` to wait."""
 
 VERSION_WITH_RENEWAL = 2
 RENEW = 4
 MOST_ACKNOWLEDGED = 20_000
-"""The most batches and types for a partition in one request: the largest number of records in flight."""
+"""The most acknowledgement types for a partition in one request, where a batch counts for at least one. No partition
+can have more records in flight."""
 MOST_NAMED = 2 * MOST_OF_A_SESSION
-"""The most topics and partitions of one request. Each partition of a session may belong to another topic."""
+"""The most topics and partitions, counted together, in one request: every partition of a session may belong to a
+different topic."""
 
 
 def start(request: Request, body: Any, steps: Steps) -> None:
-    """Run `steps` as long work that may wait, and answer the request with the response that it returns."""
+    """Run `steps` as long work, and answer the request with the response that it returns."""
     request.start_work(_answer(request, body, steps))
 
 
@@ -51,7 +53,7 @@ def _answer(request: Request, body: Any, steps: Steps) -> Steps:
 
 
 def check_count(topics: Iterable[Any]) -> None:
-    """Raise KafkaError INVALID_REQUEST for more than MOST_NAMED topics and partitions."""
+    """Raise KafkaError INVALID_REQUEST if there are more than MOST_NAMED topics and partitions together."""
     count = 0
     for topic in topics:
         count += 1 + len(topic.partitions)
@@ -61,7 +63,8 @@ def check_count(topics: Iterable[Any]) -> None:
 
 
 def session_key(request: Request, body: Any) -> SessionKey:
-    """Return the key of the member's session. Raises KafkaError for a request that is refused as a whole."""
+    """Return the key of the member's session. Raise KafkaError if share groups are not served, the client may not read
+    the group, or the member id is empty."""
     require_group_protocol(request, 'share')
     group_id = body.group_id or ''
     require(request, Operation.READ, ResourceType.GROUP, group_id)
@@ -73,7 +76,7 @@ def session_key(request: Request, body: Any) -> SessionKey:
 def partition_of(request: Request, topic_id: bytes, index: int) -> Partition:
     """Return a partition whose records the client may read.
 
-    Raises KafkaError UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION.
+    Raise KafkaError UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED or UNKNOWN_TOPIC_OR_PARTITION if there is none.
     """
     topic = request.node.topics.topic_by_id(topic_id)
     if topic is None:
@@ -88,15 +91,14 @@ def partition_of(request: Request, topic_id: bytes, index: int) -> Partition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionError:
-    """The outcome of an acknowledgement in an answer."""
+    """The error of a partition in an answer. NONE means success."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
 class Acknowledgements:
-    """The acknowledgements of one request. After `wait`, `results` has an outcome for each partition with
-    acknowledgements."""
+    """The acknowledgements of one request. After `wait`, `results` maps each acknowledged partition to its outcome."""
 
     def __init__(self, request: Request, key: SessionKey, is_renewal: bool):
         self.results: dict[SessionPartition, PartitionError] = {}
@@ -107,7 +109,7 @@ class Acknowledgements:
         self._waits_for: Pause | None = None
 
     def begin(self, topics: Iterable[Any], pace: Pace) -> Steps:
-        """Begin the acknowledgements of each partition of the request."""
+        """Begin to acknowledge the records that the request names for each partition."""
         for topic in topics:
             for partition in topic.partitions:
                 if partition.acknowledgement_batches:
@@ -132,9 +134,10 @@ class Acknowledgements:
             node.share_partitions.acknowledge(live, self._key.member_id, checked, done)
 
     def _checked(self, batches: Sequence[Any], pace: Pace) -> Steps:
-        """Return (first offset, last offset, types) of the batches of a partition.
+        """Return a list with (first offset, last offset, types) for each acknowledgement batch of a partition.
 
-        Raises KafkaError INVALID_REQUEST unless they are well formed.
+        Raise KafkaError INVALID_REQUEST if a batch is malformed, or INVALID_RECORD_STATE if it renews locks and the
+        group does not allow that.
         """
         left = MOST_ACKNOWLEDGED
         previous = -1
@@ -178,7 +181,7 @@ class Acknowledgements:
         return done
 
     def wait(self) -> Steps:
-        """Wait until all outcomes are known."""
+        """Wait until the outcomes of all acknowledgements are known."""
         if self._missing:
             self._waits_for = Pause()
             yield from self._waits_for.wait()

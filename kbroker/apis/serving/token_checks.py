@@ -1,7 +1,8 @@
-"""The signatures of bearer tokens, verified on a worker, one at a time.
+"""Verifies the signatures of bearer tokens on a worker, one at a time.
 
-A check computes for up to a few milliseconds, mostly with the GIL. The loop submits the next check when it gets the
-result of the last one. So all connections have a turn between two checks, however many clients log in.
+A check computes for up to a few milliseconds, and holds the GIL most of this time. The loop submits a check only after
+it got the result of the previous one. So the loop can serve all connections between two checks, however many clients
+log in.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from kbroker.security.mechanism import Check
 from kbroker.security.surroundings import Submit
 
 MOST_WAITING = 1_000
-"""The most checks that wait for the worker. Each of them holds a token of up to 16 KiB."""
+"""The most checks that may wait for the worker. Each waiting check holds a token of up to 16 KiB."""
 
 Waiting = tuple[Check, Callable[[Any], None], Callable[[], bool]]
 
@@ -35,8 +36,9 @@ class TokenChecks:
         return [Line('tokens that wait for a check', '', lambda: len(self), lambda: MOST_WAITING, 'more are refused')]
 
     def add(self, check: Check, done: Callable[[Any], None], is_wanted: Callable[[], bool]) -> bool:
-        """Run `check()`, then `done(its result, or its exception)` on the loop, unless `is_wanted()` is false by then.
-        Return False, and do not run the check, if too many checks wait.
+        """Queue a check. The worker runs `check()`, then the loop calls `done` with the result or the exception. Each
+        of the two calls is omitted if `is_wanted()` is false by then. Return False, and do not queue the check, if too
+        many checks wait.
         """
         if len(self._waiting) >= MOST_WAITING:
             return False

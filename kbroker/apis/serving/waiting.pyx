@@ -1,22 +1,23 @@
-"""Requests that wait for data. Partitions wake them, a tick lets each look once, and they are dropped with their
-connection."""
+"""Parked requests, which wait for data. Partitions wake them. At the end of a tick, each woken request looks for data
+once. When a connection closes, its parked request is dropped."""
 
 
 cdef class Waiter:
     """A parked request."""
 
     cpdef look_again(self):
-        """Answer if there is enough data, after a partition has moved."""
+        """Answer if there is enough data. Called after a partition has woken the request."""
 
     cpdef answer_now(self):
-        """Answer with the available data, because the time is over or the broker stops."""
+        """Answer with the available data. Called when the time is over or the broker stops."""
 
     cpdef give_up(self):
-        """Release everything, because the connection has closed."""
+        """Release everything. Called when the connection has closed."""
 
 
 cdef class WaitingRoom:
-    """All parked requests. A request that appends have woken several times looks again once, at the end of the tick."""
+    """All parked requests. A request that was woken several times within a tick looks again only once, at the end of
+    the tick."""
 
     def __init__(self):
         self.by_connection = {}
@@ -26,7 +27,8 @@ cdef class WaitingRoom:
         return len(self.by_connection)
 
     cpdef enter(self, connection_id, Waiter waiter):
-        """Add the waiter of a connection. A connection has at most one, because it waits for one answer at a time."""
+        """Add the parked request of a connection. A connection has at most one, because it waits for one answer at a
+        time."""
         self.by_connection[connection_id] = waiter
 
     cpdef leave(self, connection_id):
@@ -40,7 +42,7 @@ cdef class WaitingRoom:
             self.woken.append(waiter)
 
     def end_tick(self):
-        """Let each woken request look again."""
+        """Let each woken request look for data again."""
         cdef list woken
         cdef Waiter waiter
         while self.woken:
@@ -51,8 +53,8 @@ cdef class WaitingRoom:
                     waiter.look_again()
 
     def answer_all(self):
-        """Answer all requests with the available data: a broker that stops does not wait for data that may never
-        arrive."""
+        """Answer all parked requests with the available data. Called when the broker stops, because it cannot wait for
+        data that may never arrive."""
         for waiter in tuple(self.by_connection.values()):
             (<Waiter>waiter).answer_now()
 
