@@ -1,17 +1,17 @@
 """Fetch (key 1), versions 4-18.
 
-Returns whole batches from the segment files, beginning with the batch that holds the wanted offset. They are below the
-high watermark. With isolation level read_committed they are below the last stable offset, and the answer lists the
-aborted transactions of the range. At least one batch is returned, however small the limits, from the first partition
-that has one (KIP-74).
+Returns whole batches from the segment files, beginning with the batch that contains the requested offset. Only batches
+below the high watermark are returned. With isolation level read_committed, only batches below the last stable offset
+are, and the answer lists the aborted transactions in their range. If any partition has a batch, at least one batch is
+returned, however small the limits of the request are (KIP-74).
 
-A request that finds less than min_bytes waits for a partition to move, for at most max_wait_ms. One that finds no
-records waits until records that were acknowledged with acks=1 are on the disk. As in Kafka, partitions that do not
-exist, or that the client may not read, do not end the wait; any other error does. Fetch sessions are KIP-227, topic ids
-(version 13) KIP-516, diverging epochs (version 12) KIP-595.
+A request that finds less than min_bytes waits until its partitions have enough, but for at most max_wait_ms. A request
+that finds no records also waits until records that were acknowledged with acks=1 are on the disk. As in Kafka,
+partitions that do not exist, or that the client may not read, do not end the wait. Any other error does. KIP-227
+describes fetch sessions, KIP-516 topic ids (from version 13 on), and KIP-595 diverging epochs (from version 12 on).
 
-The right to read a topic is checked whenever its records are read, so a fetch that waits notices that a right was
-removed. After a change of the ACLs, a session looks at its quiet partitions again.
+The right to read a topic is checked each time its records are read, so a waiting fetch notices that a right was
+removed. After a change of the ACLs, the next fetch of a session also looks at the session's quiet partitions.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -58,10 +58,12 @@ cdef enum Stage:
 
 @cython.final
 cdef class Fetch(Waiter):
-    """A Fetch request, from the choice of its session until its answer. It is parked if it finds less than min_bytes.
+    """A Fetch request, after its session was found and until it is answered. It is parked if it finds less than
+    min_bytes.
 
-    A fetch of more than FEW partitions is done in parts, by `work`: it takes the partitions of the request into the
-    session, looks at them, and parks or answers. State may change between two parts: `has_moved` finds such changes.
+    A fetch of more than FEW partitions is done in parts, by `work`: it takes over the partitions of the request into
+    the session, looks at the partitions, and parks or answers. Partitions may change between two parts.
+    `WantedPartition.has_moved` finds these changes.
     """
     cdef Request request
     cdef FetchSessions sessions
@@ -83,9 +85,10 @@ cdef class Fetch(Waiter):
     cdef bint must_answer       # another error or a diverging epoch: the client should not wait for these
 
     cdef int start(self, Cursor *body) except -1:
-        """Answer the request or park it: at once if it has at most FEW partitions, otherwise in parts.
+        """Answer the request or park it: in this call if it has at most FEW partitions, otherwise in parts.
 
-        As the first part of `work`, a Fetch of 64 KiB takes 23,600 instructions, and 18,500 without that generator.
+        The call without a generator exists for speed: a Fetch of 64 KiB takes 18,500 instructions, but 23,600 as the
+        first part of `work`.
         """
         cdef Py_ssize_t count = self.wanted.named + len(self.session.due)
         if self.request.meter is not None:
@@ -107,7 +110,8 @@ cdef class Fetch(Waiter):
         return self.wait(self.session.due, ALL)
 
     cdef int cut(self) except -1:
-        """Ask for no more bytes than the quota allows in all its windows: more would always be throttled."""
+        """Reduce the requested bytes to the number that the quota allows in all its windows together. An answer with
+        more bytes would always be throttled."""
         most_bytes = self.request.meter.most_fetched_bytes
         if most_bytes is not None:
             self.wanted.max_bytes = min(self.wanted.max_bytes, <int32_t>most_bytes)
@@ -115,7 +119,7 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef int keep_body(self, Cursor *body) except -1:
-        """Copy the bytes to which `wanted` points: the frame is released soon."""
+        """Copy the bytes to which `wanted` points, because the frame is released before they are read."""
         cdef const uint8_t *start = body.at
         cdef const uint8_t *copy
         self.body = PyBytes_FromStringAndSize(<const char *>start, body.end - start)
@@ -124,8 +128,10 @@ cdef class Fetch(Waiter):
         return move_cursor(&self.wanted.forgotten_topics.cursor, copy - start)
 
     cdef bint may_park(self) except -1:
-        """Return whether to wait for more bytes. A fetch for which there is no memory answers with what it has found. A
-        fetch without records waits for acknowledged ones, however short its time: a sync ends the wait.
+        """Return whether to wait for more bytes.
+
+        Do not wait if the bound of memory leaves no room for this fetch. A fetch that has found no records waits for
+        acknowledged records even after its max_wait_ms, because the next sync soon ends this wait.
         """
         if self.must_answer or self.session.size <= self.unknown:
             return False
@@ -152,8 +158,8 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef bint wait(self, list partitions, Py_ssize_t count) except -1:
-        """Register this fetch with up to `count` of the partitions, so that their next move wakes it. Return whether
-        more are left."""
+        """Register this fetch with up to `count` of the partitions, so that their next change wakes it. Return whether
+        there are more partitions to register with."""
         cdef WantedPartition wanted
         for count in range(count, 0, -1):
             if self.at >= len(partitions):
@@ -167,7 +173,7 @@ cdef class Fetch(Waiter):
         return self.at < len(partitions)
 
     cpdef look_again(self):
-        """Look at the partitions that have moved since the last look, and answer if there are enough bytes."""
+        """Look at the partitions that have changed since the last look, and answer if there are enough bytes."""
         cdef list moved
         if self.stage != PARKED or self.session.is_busy:
             return
@@ -217,7 +223,7 @@ cdef class Fetch(Waiter):
         return 0
 
     cdef int leave_session(self) except -1:
-        """Release the partitions, unless a session keeps them."""
+        """Release the partitions if the fetch has no session that keeps them."""
         if self.session.session_id == NO_SESSION:
             self.sessions.release(self.session)
         return 0
@@ -235,7 +241,8 @@ cdef class Fetch(Waiter):
         return self.request.send(write_response(self.request, 0, self.session.session_id, news.partitions))
 
     cdef bint is_throttled(self) except -1:
-        """Record the answer that could be sent. Return True if its size, or the request's time, exceeds a quota."""
+        """Record the size of the answer for the client's quotas. If the size, or the time of the request, exceeds a
+        quota, undo this and return True."""
         cdef int64_t size_bytes = response_bytes(self.session.untaken_news(), self.request.version)
         meter = self.request.meter
         self.request.settle()
@@ -246,7 +253,7 @@ cdef class Fetch(Waiter):
         return True
 
     cdef int answer_nothing(self) except -1:
-        """Answer without partitions. An incremental session is kept, but no new session begins."""
+        """Answer without partitions. An existing session is kept, but no new session begins."""
         self.is_settled = True
         self.session.postpone_news()
         if self.session.session_id != NO_SESSION:
@@ -256,14 +263,16 @@ cdef class Fetch(Waiter):
     # ---- in parts
 
     cdef int work_on(self, list partitions, bint again) except -1:
-        """Look at the partitions in parts, then park or answer. `again` is True if the fetch has looked before."""
+        """Look at the partitions in parts, then park or answer. `again` is True if this fetch has looked at them
+        before."""
         self.enter_room()
         self.session.is_busy = True
         steps = self.work(partitions, again)
         return self.sessions.work_on(timed(self.request, steps) if self.request.is_timed else steps)
 
     def work(self, list partitions, bint again):
-        """Do the rest of the fetch in parts: take over the partitions, look at them, and park or answer."""
+        """Do the fetch in parts: take over the partitions of the request, look at the partitions, and park or answer. A
+        generator."""
         try:
             yield from self.work_unless_closed(partitions, again)
         except Exception as error:
@@ -272,7 +281,8 @@ cdef class Fetch(Waiter):
             self.session.is_busy = False
         if self.stage == FINISHED:
             if self.session.is_incremental and self.session.session_id != NO_SESSION and not self.is_settled:
-                # The connection closed half way: the client cannot know which partitions the session has taken over.
+                # The connection closed while the session took over partitions, so the client cannot know which ones the
+                # session has.
                 self.sessions.remove(self.session)
             self.leave_session()
         elif self.session.moved_since or self.time_is_over:
@@ -312,7 +322,7 @@ cdef class Fetch(Waiter):
         self.request.send(writer.segments)
 
     cdef int fail(self, object error) except -1:
-        """Answer with an error of the whole request."""
+        """Answer that the whole request has failed."""
         self.finish()
         if self.request.version < SESSIONS:
             self.request.connection.close(f'a Fetch failed, and closing is the only way to say so: {error}')
@@ -320,17 +330,17 @@ cdef class Fetch(Waiter):
         return self.request.fail(None, error)
 
     cdef int settle_session(self) except -1:
-        """Keep or drop the session. A session with a name that no topic can have is dropped: the name may be very
-        long."""
+        """Keep or drop the session. A session that has a name longer than any topic's is dropped, to save memory."""
         cdef Py_ssize_t unknown = MOST_UNKNOWN + 1 if self.has_long_name else self.unknown
         return self.sessions.settle(self.session, &self.wanted, unknown)
 
     # ---- what there is
 
     cdef bint look(self, list partitions, bint again, Py_ssize_t count) except -1:
-        """Read up to `count` of the partitions, within the limits of the request and of fetch.max.bytes.
+        """Read from up to `count` of the partitions, within the limits of the request and of fetch.max.bytes.
 
-        Return whether more are left. `again`: an earlier look of this fetch has counted the partitions.
+        Return whether there are more partitions to read from. `again` is True if this fetch has looked at the
+        partitions before, so that their bytes are counted already.
         """
         cdef WantedPartition wanted
         cdef int64_t most_bytes = min(self.wanted.max_bytes, <int64_t>self.request.node.config.fetch_max_bytes)
@@ -400,7 +410,7 @@ cdef class Fetch(Waiter):
     cdef int check_right(self, WantedPartition wanted, dict topics) except -1:
         """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may read the topic.
 
-        The caller refuses an id that no topic has.
+        An unknown topic id raises no error here: the caller refuses it.
         """
         cdef Topic topic
         cdef bint is_allowed
@@ -427,14 +437,14 @@ cdef int move_cursor(Cursor *cursor, Py_ssize_t distance) noexcept:
 
 
 cdef Partition find_partition(WantedPartition wanted, dict topics, int version):
-    """Return the partition and remember it in `wanted`. Raises KafkaError UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION."""
+    """Find the partition, store it in `wanted` and return it. Raise KafkaError UNKNOWN_TOPIC_ID or
+    UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
     cdef Topic topic = topics.get(wanted.topic.key)
     wanted.stop_waiting()
     wanted.partition = None
     if topic is None or not 0 <= wanted.index < len(topic.partitions):
-        # For a partition that does not exist, Kafka sends an empty array. For one that exists, read_uncommitted gets
-        # null.
+        # For a partition that does not exist, Kafka sends an empty array, even with read_uncommitted. Existing
+        # partitions have null with read_uncommitted.
         wanted.aborted_transactions = b''
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID if topic is None and version >= TOPIC_IDS
                          else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -453,8 +463,8 @@ def check_leader_epoch(partition, current_leader_epoch):
 
 
 cdef bint diverges(Partition partition, WantedPartition wanted) except -1:
-    """Return whether the log diverges from the one that the fetcher read. If so, set the epoch and the offset at which
-    it does (KIP-595)."""
+    """Return whether the partition's log diverges from the log that the client has read. If it does, set the epoch and
+    the end offset up to which they agree (KIP-595)."""
     if wanted.last_fetched_epoch == partition.leader_epoch and partition.end_offset() >= wanted.fetch_offset:
         return False
     epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
@@ -488,7 +498,7 @@ cdef class FetchHandler(Handler):
 
 
 def error_response(body, code, message, version):
-    """Return the answer to a request that failed as a whole, by an unexpected error."""
+    """Return the answer to a request whose handler raised this error."""
     response = messages.FetchResponse
     if version >= SESSIONS:
         return response(error_code=int(code))

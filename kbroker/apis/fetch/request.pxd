@@ -17,7 +17,7 @@ cdef struct FetchRequest:
     FieldReader topics          # at the array of topics, and at that of forgotten ones
     FieldReader forgotten_topics
     Py_ssize_t named            # topics and partitions, wanted and forgotten
-    # How far `FetchSession.take_over` is: it advances the two readers.
+    # The progress of `FetchSession.take_over`, which advances the two readers.
     Py_ssize_t topics_left      # of the current array, or NOT_BEGUN
     Py_ssize_t partitions_left  # of the current topic
     bint is_forgetting

@@ -1,8 +1,8 @@
-"""The reader of Fetch requests, which creates no object for the partitions that they list.
+"""Reads Fetch requests without creating objects for their partitions.
 
-`read_request` walks the whole body once, so that a request that does not parse changes nothing; then the partitions are
-taken from the bytes one by one, into the session that keeps them. A request names at most MOST_NAMED topics and
-partitions: ten times what one broker holds.
+`read_request` first reads the whole body, so that a request that does not parse has no effect. After that, the session
+reads the partitions from the bytes a second time, one by one, and keeps them. A request names at most MOST_NAMED topics
+and partitions, which is ten times what one broker holds.
 """
 from libc.stdint cimport int32_t
 
@@ -38,9 +38,11 @@ cdef Py_ssize_t FORGOTTEN_PARTITIONS = REQUEST.field('forgotten_topics_data.part
 
 
 cdef int read_request(FetchRequest *request, const Cursor *body, int version) except -1:
-    """Read the fields, and find the arrays. Other bytes may follow the request.
+    """Read the fields of a Fetch request, and store the positions of its arrays. The request may be followed by other
+    bytes.
 
-    Raises ProtocolError unless the bytes begin with a Fetch request of that version, BoundError if it names too much.
+    Raise ProtocolError unless the bytes begin with a Fetch request of this version, or BoundError if it names too many
+    topics and partitions.
     """
     cdef FieldReader reader, replica_state
     cdef AskedTopic topic
@@ -76,19 +78,19 @@ cdef int read_request(FetchRequest *request, const Cursor *body, int version) ex
 
 
 cdef Py_ssize_t begin_topics(FieldReader *reader) except -1:
-    """Return the number of topics."""
+    """Begin to read the array of topics. Return their number."""
     return pull_count(reader, TOPICS)
 
 
 cdef int take_topic(FieldReader *reader, AskedTopic *topic) except -1:
-    """Read a topic up to its partitions. `end_topic` follows these."""
+    """Read a topic up to its partitions. After reading the partitions, the caller calls `end_topic`."""
     topic.key_bytes = pull_name_or_id(reader, TOPIC, TOPIC_ID, &topic.key)
     topic.partitions = pull_count(reader, PARTITIONS)
     return 0
 
 
 cdef int take_partition(FieldReader *reader, AskedPartition *partition) except -1:
-    """Read a partition. Followers send more than what is read here."""
+    """Read a partition. Skip the fields that only followers set."""
     partition.index = pull_int32(reader, PARTITION)
     partition.current_leader_epoch = pull_int32(reader, CURRENT_LEADER_EPOCH)
     partition.fetch_offset = pull_int64(reader, FETCH_OFFSET)
@@ -102,12 +104,13 @@ cdef int end_topic(FieldReader *reader) except -1:
 
 
 cdef Py_ssize_t begin_forgotten_topics(FieldReader *reader) except -1:
-    """Return the number of forgotten topics: none in versions without sessions."""
+    """Begin to read the array of forgotten topics. Return their number, which is 0 in versions without sessions."""
     return pull_count(reader, FORGOTTEN_TOPICS)
 
 
 cdef int take_forgotten_topic(FieldReader *reader, AskedTopic *topic) except -1:
-    """Read a forgotten topic up to its partitions. `end_forgotten_topic` follows these."""
+    """Read a forgotten topic up to its partitions. After reading the partitions, the caller calls
+    `end_forgotten_topic`."""
     topic.key_bytes = pull_name_or_id(reader, FORGOTTEN_TOPIC, FORGOTTEN_TOPIC_ID, &topic.key)
     topic.partitions = pull_count(reader, FORGOTTEN_PARTITIONS)
     return 0

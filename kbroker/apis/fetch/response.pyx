@@ -1,6 +1,6 @@
-"""The writer of Fetch responses in all versions. A response alternates between bytes and slices of files. A test
-compares it with that of the codec. Consecutive partitions of a topic share one topic entry. A session serves partitions
-in turn, so its responses may have several entries for a topic, as those of Apache Kafka do.
+"""Writes Fetch responses in all versions. A response is a list of segments, which are bytes or slices of log files. A
+test compares these responses with those of the codec. Consecutive partitions of a topic share one topic entry. A
+session serves its partitions round-robin, so a response may have several entries for one topic, as in Apache Kafka.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,7 +23,7 @@ cdef enum:
     NO_REPLICA = -1
     KEPT_BYTES = 65536
 
-# The first version with each of these fields.
+# The first version of the response that has the named field, or, for FLEXIBLE, that is flexible.
 cdef int FLEXIBLE = flexible_from('FetchResponse')
 cdef int SESSIONS = first_version('FetchResponse', 'session_id')
 cdef int TOPIC_IDS = first_version('FetchResponse', 'responses.topic_id')
@@ -39,7 +39,8 @@ cdef class Buffer:
         PyMem_Free(self.start)
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL:
-        """Return the place for up to `size` bytes. After writing, the caller passes their end to `wrote`."""
+        """Return the address at which the caller may write up to `size` bytes. After writing, the caller passes the end
+        address to `wrote`."""
         cdef uint8_t *start
         cdef Py_ssize_t capacity
         if self.size + size > self.capacity:
@@ -69,7 +70,8 @@ cdef Buffer shared = Buffer()
 @cython.final
 @cython.freelist(16)
 cdef class ResponseWriter:
-    """A reply in the making: its header and the partitions of `news` (WantedPartition), written to `segments`."""
+    """A reply that is being written. Its header and its partitions, the WantedPartitions in `news`, are written to
+    `segments`."""
 
     cdef int begin(self, Request request, int16_t error_code, int32_t session_id) except -1:
         self.buffer.size = 0
@@ -77,7 +79,7 @@ cdef class ResponseWriter:
         return 0
 
     cdef bint write(self, Py_ssize_t count) except -1:
-        """Write up to `count` partitions. Return whether more are left."""
+        """Write up to `count` partitions. Return whether there are more partitions to write."""
         cdef Buffer buffer = self.buffer
         cdef WantedPartition wanted
         cdef int version = self.version
@@ -108,7 +110,7 @@ cdef class ResponseWriter:
 
 
 cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news):
-    """Return the segments of a reply with its header. `news` are the WantedPartitions that it reports."""
+    """Return the segments of a whole reply with its header. `news` has the WantedPartitions of the answer."""
     cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
     writer.buffer = shared
     writer.version = request.version
@@ -120,7 +122,8 @@ cdef list write_response(Request request, int16_t error_code, int32_t session_id
 
 
 cdef int64_t response_bytes(list news, int version) except -1:
-    """Return the size of a response as Apache Kafka counts it: without its header, with the size in front of it."""
+    """Return the size in bytes of a response as Apache Kafka counts it: without the header, but with the length field
+    before it."""
     cdef Buffer buffer = Buffer()
     cdef WantedPartition wanted
     cdef Py_ssize_t i, end = 0
@@ -144,7 +147,7 @@ cdef int64_t response_bytes(list news, int version) except -1:
 
 
 cdef ResponseWriter long_response(list news, int version):
-    """Return the writer of a reply that is written in parts. Other replies may be written in between."""
+    """Return a writer for a reply that is written in parts. Other replies may be written between the parts."""
     cdef ResponseWriter writer = ResponseWriter.__new__(ResponseWriter)
     writer.buffer = Buffer()
     writer.version = version
@@ -154,7 +157,7 @@ cdef ResponseWriter long_response(list news, int version):
 
 
 cdef Py_ssize_t end_of_run(list news, Py_ssize_t i) noexcept:
-    """Return the end of the run of partitions of one topic that begins at `i`."""
+    """Return the index after the last of the consecutive partitions, from index `i` on, that belong to one topic."""
     cdef WantedTopic topic = (<WantedPartition>news[i]).topic
     cdef Py_ssize_t total = len(news)
     while i < total and (<WantedPartition>news[i]).topic is topic:
@@ -195,7 +198,7 @@ cdef int put_topic(Buffer buffer, WantedTopic topic, int version, Py_ssize_t par
 
 
 cdef int put_partition(Buffer buffer, WantedPartition wanted, int version) except -1:
-    """Write a partition up to the length of its records."""
+    """Write a partition up to the length of its records. The records themselves become a separate segment."""
     cdef bytes aborted = wanted.aborted_transactions
     cdef Py_ssize_t aborted_bytes = 0 if aborted is None else PyBytes_GET_SIZE(aborted)
     cdef uint8_t *at = buffer.room(PARTITION_BYTES + 2 * aborted_bytes)
@@ -229,8 +232,8 @@ cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size,
 
 
 cdef int put_partition_tags(Buffer buffer, WantedPartition wanted) except -1:
-    """Write tag 0, the diverging epoch, if there is one: its size of 13 bytes, the epoch, the end offset, and an empty
-    tag buffer."""
+    """Write the tagged fields of a partition. If its log diverges, this is tag 0, DivergingEpoch: its size of 13 bytes,
+    the epoch, the end offset, and an empty tag buffer."""
     cdef uint8_t *at = buffer.room(PARTITION_BYTES)
     if wanted.diverging_epoch == -1 and wanted.diverging_end_offset == -1:
         return buffer.wrote(put_unsigned_varint(at, 0))

@@ -34,7 +34,7 @@ cdef class WantedPartition(FetchWaiter):
     cdef int64_t sent_log_start_offset
     cdef bint is_due
 
-    # The results of the last look.
+    # The results of the last look at the partition.
     cdef int16_t error_code
     cdef bint has_more          # more than was taken, or what was taken is to be asked for again
     cdef int64_t high_watermark

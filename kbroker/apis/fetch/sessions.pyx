@@ -1,14 +1,17 @@
-"""Incremental fetch sessions (KIP-227): a session remembers the partitions of a client, so requests and answers can
-leave out those that have not changed.
+"""Incremental fetch sessions (KIP-227): a session stores the partitions that a client reads, so requests and answers
+can omit partitions that have not changed.
 
-A session looks only at the partitions that are due: those with something to report. A partition whose last records were
-sent becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. Due partitions
-are served round-robin: one that gave records moves to the end.
+A fetch looks only at the session's due partitions, which may have something to report. When all records of a partition
+were sent, the partition is not due until its high watermark, last stable offset or log start offset changes. So a
+thousand quiet partitions add nothing to the cost of a fetch. Due partitions are served round-robin: a partition whose
+records were sent moves to the end.
 
-Memory is bounded by MOST_HELD partitions, over all sessions and all fetches that wait. A session that finds no room
-gets the id 0 in its answer, and the client sends full requests, as Apache Kafka's clients do when the cache is full.
-Apache Kafka keeps partitions that do not exist and reports them each time. A session here keeps at most MOST_UNKNOWN of
-them: an answer with more ends the session.
+All sessions and waiting fetches together hold at most MOST_HELD partitions, to bound the memory. If there is no room
+for a new session, the answer has the session id 0, and the client continues with full requests. Clients know this from
+Apache Kafka, whose cache can be full.
+
+A session keeps partitions that do not exist, and reports them in each answer, as in Apache Kafka. But it keeps at most
+MOST_UNKNOWN of them: if there are more, the session ends with the answer.
 """
 import random
 from bisect import bisect_left, insort
@@ -35,7 +38,8 @@ from kbroker.topics.partition cimport FetchWaiter, Partition
 cdef enum:
     FIRST_EPOCH = 0
     CLOSING_EPOCH = -1
-    # A session unused for this long may make room for a new one; Kafka's min.incremental.fetch.session.eviction.ms.
+    # A session that was unused for this time may be evicted to make room for a new session. It is the default of
+    # Kafka's min.incremental.fetch.session.eviction.ms.
     EVICTABLE_MS = 120000
     MOST_HELD = 200_000         # partitions, of about 280 bytes each
     MOST_EVICTED = 16           # sessions that make room for one
@@ -48,19 +52,20 @@ cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
 
 @cython.freelist(64)
 cdef class WantedTopic:
-    """A topic as the request names it, and its wanted partitions."""
+    """A topic of a session, under the name or id that the request gives, with the partitions that the client reads."""
 
 
 cdef class WantedPartition(FetchWaiter):
-    """One partition of a fetch, with its values in the client's last answer (-1: none yet)."""
+    """One partition of a session, with the offsets in the last answer to the client. Before the first answer, they are
+    -1."""
 
     cpdef wake(self):
         if self.session is not None:
             self.session.moved(self)
 
     cdef int acknowledged(self) except -1:
-        """Make the partition due for the next fetch of the session. If a fetch of the session waits, the disk wakes it
-        instead."""
+        """Make the partition due for the session's next fetch, because records were acknowledged. If a fetch of the
+        session waits now, do nothing: it is woken when the records are on the disk."""
         if self.session is not None and self.session.parked is None:
             self.unlink()
             self.session.moved(self)
@@ -79,7 +84,8 @@ cdef class WantedPartition(FetchWaiter):
         return 0
 
     cdef bint has_moved(self) except -1:
-        """Return whether the bounds of the partition have changed since the last look."""
+        """Return whether the partition's high watermark, last stable offset or log start offset has changed since the
+        last look."""
         cdef Partition partition = self.partition
         if partition is None or self.error_code != 0:
             return False
@@ -88,13 +94,14 @@ cdef class WantedPartition(FetchWaiter):
                 or partition.start_offset() != self.log_start_offset)
 
     cdef bint has_news(self) noexcept:
-        """Return whether the last look found anything new."""
+        """Return whether the last look found anything that the client does not know yet."""
         return (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
                 or self.high_watermark != self.sent_high_watermark
                 or self.log_start_offset != self.sent_log_start_offset)
 
     cdef bint take_news(self) noexcept:
-        """Return whether the last look found anything new, and remember it as reported."""
+        """Return whether the last look found anything that the client does not know yet. Assume from now on that the
+        client knows it."""
         cdef bint changed = self.has_news()
         if self.error_code == 0:
             self.sent_high_watermark = self.high_watermark
@@ -106,14 +113,14 @@ cdef class WantedPartition(FetchWaiter):
 
 @cython.freelist(16)
 cdef class FetchSession:
-    """The partitions of a client's session. A fetch without a session has one with the id 0."""
+    """The partitions of a client's session. A fetch without a session has its own FetchSession, with the id 0."""
 
     def __len__(self):
         return self.size
 
     cdef bint take_over(self, FetchRequest *request, Py_ssize_t count) except -1:
-        """Add, change and forget the partitions that the request names, up to `count` elements. Return whether more are
-        left."""
+        """Add, change or forget the partitions that the request names. Stop after `count` elements, and return whether
+        the request has more."""
         if request.topics_left == NOT_BEGUN:
             request.topics_left = begin_topics(&request.topics)
         for count in range(count, 0, -1):
@@ -152,7 +159,7 @@ cdef class FetchSession:
         return 0
 
     cdef int take_partition(self, FetchRequest *request) except -1:
-        """Add, change or forget the next partition of the current topic."""
+        """Read the next partition of the current topic from the request. Add, change or forget it in the session."""
         cdef AskedPartition asked
         request.partitions_left -= 1
         if not request.is_forgetting:
@@ -199,15 +206,15 @@ cdef class FetchSession:
         return 0
 
     cdef bint take_rights(self, Access access, int64_t generation) except -1:
-        """Remember the rights of a fetch. Return whether they may differ from those of the last fetch for quiet
-        partitions."""
+        """Store the client's rights at this fetch. Return whether the session has partitions and the rights may have
+        changed since its last fetch."""
         cdef bint are_other = self.size and (access is not self.access or generation != self.rights_generation)
         self.access = access
         self.rights_generation = generation
         return are_other
 
     def ask_again(self):
-        """Make each partition due. A generator: it yields after each part."""
+        """Make every partition of the session due. A generator: it yields after each part."""
         cdef WantedTopic topic
         cdef WantedPartition wanted
         cdef Py_ssize_t count = 0
@@ -234,7 +241,7 @@ cdef class FetchSession:
         return 0
 
     cdef int end(self) except -1:
-        """Release all partitions at once."""
+        """Release all partitions in one call."""
         cdef WantedTopic topic
         self.forget_all()
         for topic in self.topics.values():
@@ -243,8 +250,8 @@ cdef class FetchSession:
         return 0
 
     cdef int forget_all(self) except -1:
-        """Detach all partitions; only `topics` still holds them. Topics and partitions refer to each other, and the
-        garbage collector does not run.
+        """Detach all partitions from the session, except that `topics` still has them. The caller must break the
+        reference cycles between topics and partitions, because the garbage collector does not run.
         """
         self.is_ended = True
         self.parked = None
@@ -255,7 +262,7 @@ cdef class FetchSession:
         return 0
 
     def end_in_parts(self):
-        """Release the partitions of a session that has ended."""
+        """Release the partitions of a session that has ended. A generator: it yields after each part."""
         cdef WantedTopic topic
         cdef dict partitions, topics = self.topics
         cdef Py_ssize_t left
@@ -272,13 +279,13 @@ cdef class FetchSession:
 
 
     cdef list untaken_news(self):
-        """Return the partitions that an answer would report now."""
+        """Return the partitions that an answer would contain now."""
         cdef WantedPartition wanted
         return [wanted for wanted in self.due
                 if wanted.session is not None and (wanted.has_news() or not self.is_incremental)]
 
     cdef int postpone_news(self) except -1:
-        """Let the next fetch look again for what this fetch has found."""
+        """Discard the results of this fetch's looks. The next fetch looks at the partitions again."""
         cdef WantedPartition wanted
         for wanted in self.due:
             wanted.forget_look()
@@ -289,7 +296,7 @@ cdef class FetchSession:
 
 @cython.freelist(16)
 cdef class News:
-    """The partitions of an answer, in order. Those without further records are no longer due."""
+    """Collects the partitions of an answer, in order. A partition that has no further records is then no longer due."""
 
     def __cinit__(self, FetchSession session not None):
         self.session = session
@@ -301,7 +308,7 @@ cdef class News:
         session.moved_since = None
 
     cdef bint take(self, Py_ssize_t count) except -1:
-        """Look through up to `count` due partitions of the session. Return whether more are left."""
+        """Look through up to `count` due partitions of the session. Return whether there are more of them."""
         cdef FetchSession session = self.session
         cdef WantedPartition wanted
         for count in range(count, 0, -1):
@@ -333,8 +340,8 @@ cdef class News:
 
 
 cdef class FetchSessions:
-    """All sessions, at most `slots`. A client for which there is no room is served without a session, which every
-    client accepts."""
+    """All fetch sessions, at most `slots`. If there is no room for a client's session, the client is served without
+    one, which every client supports."""
 
     def __init__(self, Py_ssize_t slots, Clock clock not None, WaitingRoom room not None, LongWork long_work not None):
         self.slots = slots
@@ -356,10 +363,10 @@ cdef class FetchSessions:
                  lambda: MOST_HELD_PARTITIONS, 'fixed')]
 
     cdef FetchSession begin(self, FetchRequest *request):
-        """Return the session that is to take over the partitions of a request. A fetch without a session gets one with
-        the id 0.
+        """Return the session for a request. The caller lets it take over the partitions of the request. For a fetch
+        without a session, return a new one with the id 0.
 
-        Raises KafkaError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        Raise KafkaError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
         """
         cdef FetchSession session
         if request.version >= SESSIONS and request.session_epoch not in (FIRST_EPOCH, CLOSING_EPOCH):
@@ -387,7 +394,8 @@ cdef class FetchSessions:
                              f'fetch session {session.session_id} began {began} topic ids')
         parked = session.parked
         if parked is not None:
-            # Another connection has continued the session: the request that is parked belongs to an earlier epoch.
+            # The client has continued the session over another connection. The parked request has the previous session
+            # epoch.
             parked.answer_now()
         if session.is_busy:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -395,12 +403,13 @@ cdef class FetchSessions:
         session.is_incremental = True
         session.epoch = session.epoch + 1 if session.epoch < INT32_MAX else 1
         session.used_ms = self.clock.monotonic_ms()
-        # The dict is in the order of use: its first session is evicted first.
+        # The dict is ordered by last use: its first session is evicted first.
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)
         return session
 
     cdef bint reserve(self, FetchSession session) except -1:
-        """Count the partitions of a session that is kept in memory. Return False if there is no room for them."""
+        """Count the session's partitions for MOST_HELD. Return False, and count nothing, if there is no room for
+        them."""
         cdef Py_ssize_t growth = session.size - session.counted
         if growth > 0 and self.held + growth > MOST_HELD:
             return False
@@ -409,8 +418,8 @@ cdef class FetchSessions:
         return True
 
     cdef int settle(self, FetchSession session, FetchRequest *request, Py_ssize_t unknown) except -1:
-        """Give the session an id, keep it or drop it, before the answer to `request` is written. `unknown` is the
-        number of its partitions that do not exist.
+        """Before the answer to `request` is written, give a new session an id, and keep or drop an existing session.
+        `unknown` is the number of its partitions that do not exist.
         """
         cdef bint is_kept = unknown <= MOST_UNKNOWN and session.size <= MOST_NAMED
         if session.session_id == NO_SESSION:
@@ -423,7 +432,7 @@ cdef class FetchSessions:
         return 0
 
     cdef int give_id(self, FetchSession session, FetchRequest *request) except -1:
-        """Let later requests continue the session, if there is room for it."""
+        """Register a new session, so that later requests can continue it. Do nothing if there is no room for it."""
         cdef int64_t now_ms = self.clock.monotonic_ms()
         cdef Py_ssize_t evicted = 0
         while len(self.sessions) >= self.slots or not self.reserve(session):
@@ -439,7 +448,7 @@ cdef class FetchSessions:
         return 0
 
     cdef bint evict_one(self, Py_ssize_t size, int64_t now_ms) except -1:
-        """Drop a session to make room for a new one of `size` partitions, by Kafka's rules. Return False if no session
+        """Drop a session to make room for a new session of `size` partitions, as Kafka does. Return False if no session
         may be dropped.
 
         The least recently used session is dropped if it was not used for EVICTABLE_MS. Otherwise, the smallest session
@@ -457,7 +466,7 @@ cdef class FetchSessions:
         return True
 
     cdef int list_by_size(self, FetchSession session, int64_t now_ms) except -1:
-        """Register the session by its size, so that larger ones can evict it once it is old enough."""
+        """Register the session in `by_size` if it is old enough for larger sessions to evict it."""
         if session.size_key is not None:
             if session.size_key[0] == session.size:
                 return 0
@@ -474,7 +483,7 @@ cdef class FetchSessions:
         return 0
 
     cdef int drop(self, FetchSession session) except -1:
-        """End a session. Its partitions are released now, or later by the fetch that is working on it."""
+        """End a session. Its partitions are released now, or, if a fetch is working on it, by that fetch."""
         self.remove(session)
         if not session.is_busy:
             self.release(session)
@@ -487,7 +496,7 @@ cdef class FetchSessions:
         return 0
 
     cdef int release(self, FetchSession session) except -1:
-        """Release the partitions of a session, or of a fetch without one."""
+        """Release the partitions of a session, which may be that of a fetch without a session."""
         cdef Py_ssize_t size = session.size
         self.held -= session.counted
         session.counted = 0
@@ -498,8 +507,8 @@ cdef class FetchSessions:
         return 0
 
     cdef int work_on(self, object steps) except -1:
-        """Run the generator of a fetch of many partitions. One such fetch ends before the next one begins, because each
-        takes memory."""
+        """Run the generator of a fetch of many partitions as long work. Only one of these generators runs at a time,
+        because each takes memory."""
         self.queue.append(steps)
         if len(self.queue) == 1:
             self.long_work.start(self.work_on_queue())

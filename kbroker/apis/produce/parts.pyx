@@ -1,11 +1,11 @@
-"""The partitions of a Produce request: their batches, and their results for the answer.
+"""The partitions of a Produce request: reads their batches, and writes their results into the answer.
 
-If a request has several batches for one partition, the last one counts, and the partition is answered once, as in
-Kafka.
+As in Kafka, if a request has several batches for one partition, only the last batch counts, and the answer has one
+result.
 
-The request is read without a message of objects, which would cost more than the append. The answer is written by hand
-for the same reason, and a test compares its bytes with those of the codec. Its tagged fields name another broker that
-leads (KIP-951), so this broker never sends them.
+The request is read, and the answer written, without the codec: its message objects would take more time than the
+append. A test compares the answer's bytes with those of the codec. The answer never has tagged fields, because they
+name another broker as the leader (KIP-951).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -34,8 +34,8 @@ from kbroker.protocol.schema import first_version, flexible_from
 
 cdef enum:
     FEWEST_PARTS = 8
-    # The names of all topics of a request. A batch takes at least 70 bytes: an honest client meets neither this bound
-    # nor MOST_PARTS before its requests have several MiB.
+    # The most bytes of all topic names of a request together. Honest clients reach neither this bound nor MOST_PARTS
+    # with requests of less than several MiB, because a batch has at least 70 bytes.
     MOST_NAME_BYTES = 8388608
 
 MAX_PARTITIONS = MOST_PARTS
@@ -60,7 +60,7 @@ cdef int TOPIC_ID_VERSION = first_version('ProduceResponse', 'responses.topic_id
 
 
 cdef class ProduceParts(Completion):
-    """The topics and partitions of one request, and their results so far."""
+    """The topics and partitions of one Produce request, with the results of those that are done."""
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -79,7 +79,8 @@ cdef class ProduceParts(Completion):
     # ---- read
 
     cdef int read(self, const Cursor *body, dict topics) except -1:
-        """Read the body of the request. `topics`: Topic by encoded name or, from version 13 on, by id."""
+        """Read the body of the request. `topics` maps each topic's encoded name, or, from version 13 on, its id, to its
+        Topic."""
         cdef FieldReader reader
         REQUEST.begin(&reader, body, self.version)
         try:
@@ -148,7 +149,7 @@ cdef class ProduceParts(Completion):
         return end_struct(reader, PARTITIONS)
 
     cdef int grow(self, Py_ssize_t needed) except -1:
-        """Make room for at least `needed` partitions, whose bytes are in the frame."""
+        """Allocate room for at least `needed` partitions. The frame is long enough to contain this many."""
         cdef Py_ssize_t room = max(max(needed, <Py_ssize_t>FEWEST_PARTS), 2 * self.parts_room)
         cdef Part *parts = NULL if self.parts == &self.only_part else self.parts
         cdef Part *more = <Part *>PyMem_Realloc(parts, room * sizeof(Part))
@@ -163,7 +164,8 @@ cdef class ProduceParts(Completion):
     # ---- partitions that are named several times
 
     cdef int drop_repeated(self) except -1:
-        """Leave only the last batch of each partition. Kafka collects them in a map."""
+        """Remove all but the last batch of each partition. Kafka has the same result, because it collects the batches
+        in a map."""
         cdef int32_t *topic_numbers = <int32_t *>PyMem_Malloc(self.parts_count * sizeof(int32_t))
         cdef Py_ssize_t room = 16
         cdef int32_t *slots
@@ -182,7 +184,8 @@ cdef class ProduceParts(Completion):
         return 0
 
     cdef int number_topics(self, int32_t *numbers) except -1:
-        """Give each part a number for its topic. A request may name a topic several times, too."""
+        """Set `numbers[part]` to a number that stands for the part's topic. A request may name a topic several
+        times."""
         cdef dict known = {}
         cdef Py_ssize_t i, part = 0
         cdef int32_t number = 0
@@ -195,10 +198,10 @@ cdef class ProduceParts(Completion):
         return 0
 
     cdef bint mark_repeated(self, const int32_t *topic_numbers, int32_t *slots, uint64_t mask) noexcept:
-        """Mark each part whose partition has a later part. Return whether there are any.
+        """Mark each part whose partition occurs again in a later part. Return whether there is one.
 
-        `slots` is a hash table of part numbers plus one. Its factor is random, so a client cannot choose partitions
-        that collide.
+        `slots` is a hash table whose values are part numbers plus one. The factor of the hash is random, so a client
+        cannot choose partitions whose hashes collide.
         """
         cdef Py_ssize_t number, other
         cdef uint64_t slot
@@ -218,7 +221,7 @@ cdef class ProduceParts(Completion):
         return found
 
     cdef int remove_repeated(self) noexcept:
-        """Remove the marked parts, and the topics without other parts."""
+        """Remove the marked parts, and the topics of which no part remains."""
         cdef Py_ssize_t i, number = 0, parts_count = 0, topics_count = 0, before
         for i in range(self.topics_count):
             before = parts_count
@@ -279,7 +282,7 @@ cdef class ProduceParts(Completion):
         return size
 
     cdef bytes encoded(self):
-        """Return the reply with its header."""
+        """Return the encoded reply with its header."""
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
         cdef Py_ssize_t size = self.encoded_bytes(), i, number = 0
         cdef bytes answer = PyBytes_FromStringAndSize(NULL, size)
@@ -342,7 +345,7 @@ cdef inline Py_ssize_t count_bytes(Py_ssize_t count, bint flexible) noexcept:
 
 
 cdef bytes encoded_refusal(error, bint flexible):
-    """Return the record errors and the message of a refusal, encoded for the answer."""
+    """Return the (empty) record errors and the error message of a refused partition, encoded for the answer."""
     record_errors = getattr(error, 'record_errors', ())
     pieces = [length_of(len(record_errors), flexible, 4)]
     for index, message in record_errors:
@@ -354,7 +357,8 @@ cdef bytes encoded_refusal(error, bint flexible):
 
 
 cdef bytes text_of(str text, bint flexible):
-    """Return a string, encoded. It is cut at the length that a string may have: it may quote a long name."""
+    """Return an encoded string. Cut it at the maximum length of strings, because an error message may quote a long
+    name."""
     encoded = text.encode('utf-8', 'replace')
     if len(encoded) > LONGEST_STRING_BYTES:
         encoded = encoded[:LONGEST_STRING_BYTES].decode('utf-8', 'ignore').encode()

@@ -1,28 +1,31 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
-For each partition, validates the one batch (record/records), checks its producer and appends it (log). The answer
-depends on acks:
+For each partition, validates the batch (record/records), checks its producer and appends it (log). The answer depends
+on acks:
 
-- With -1, it is sent when the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's
-  timeout.
-- With 1, it is sent at once. A fetch that follows waits until the disk has the batch.
-- With 0, there is none. A fault closes the connection, because the client can notice nothing else.
+- acks=-1: the answer is sent when the high watermark has passed the batch. After the request's timeout, it is sent with
+  REQUEST_TIMED_OUT.
+- acks=1: the answer is sent immediately. Fetches do not return the batch until it is on the disk.
+- acks=0: no answer is sent. An error closes the connection, because this is all that the client can notice.
 
-Versions below 3 cannot carry batches of magic 2. They are advertised because old librdkafka decides by the lowest
-version whether the broker is usable (KAFKA-18659).
+Versions 0-2, which cannot contain batches of magic 2, are not served. They are advertised because old versions of
+librdkafka reject brokers that do not advertise them (KAFKA-18659).
 
-Before the append of a transactional batch, the coordinator is asked (KIP-890). From version 12 on, it adds the
-partition to the transaction; in earlier versions, it verifies that the client has added it. The partition gives out a
-verification guard before, and checks it again at the append: so it notices a marker that was written in between. A
-batch of a transaction that another client has kept is refused (KIP-939): a partition in which that transaction is open
-would accept it without asking the coordinator.
+Before a transactional batch is appended, the request asks the transaction coordinator (KIP-890). In versions 3-11, the
+coordinator verifies that the client has added the partition to the transaction. From version 12 on, the coordinator
+adds the partition. The request gets a verification guard from the partition before it asks. The partition checks the
+guard at the append, and so notices a marker that was written after the verification began.
 
-A request that takes long does not hold the loop. Once a tick has no time left, long work appends its batches one after
-the other. A worker first validates a batch that is large, or that expands to many bytes. Until then the connection
-waits, so the order of each producer's batches is kept. The frame is kept until the last batch is appended.
+If another client has kept a transaction, batches of this transaction are refused (KIP-939). Without this check, a
+partition in which the transaction is open would append them without asking the coordinator.
 
-A client needs the right to write to each topic, and to its transactional id. Without the latter, a request with a
-transactional batch fails as a whole.
+A long request does not hold the loop. When the tick has no time left, the remaining batches of the request are appended
+as long work, one in each part. A batch that is large, or that expands to many bytes, is validated by a worker before
+its append. The connection's next request waits until all batches are appended, to keep the order of each producer's
+batches. The frame is kept until the last batch is appended.
+
+A client needs the right to write to each topic. For a transactional batch, it also needs the right to write to the
+transactional id: without this right, the whole request is refused.
 """
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
@@ -68,20 +71,21 @@ WITHOUT_LOG_START_OFFSET = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.KAFKA_STORAGE_ERROR})
-"""The codes of refused appends that Kafka answers without the log start offset."""
+"""The error codes with which Kafka's answer does not have the log start offset of the partition."""
 
 cdef enum:
     ACKS_ALL = -1
     VERIFICATION = -1               # the part of a ProduceInFlight that is not the number of a partition
     ZSTD_VERSION = 7
-    # The flusher checks requests that wait for the disk every EXPIRY_INTERVAL_MS. A request counts as overdue EARLY_MS
-    # before its timeout, so that its answer arrives in time.
+    # A request counts as overdue this time before its timeout, or, if that is less, a quarter of its timeout before it.
+    # So its answer is in time, although the flusher looks for overdue requests only once per EXPIRY_INTERVAL_MS.
     EARLY_MS = 100
     PARTS_INSPECTED_AT_ONCE = 256
     PARTS_INSPECTED_IN_A_SLICE = 16
 
 MAX_REQUEST_DECOMPRESSED_BYTES = 10 * MAX_DECOMPRESSED_BYTES
-"""The most bytes to which the batches of one request may expand together; the batch that has more is refused."""
+"""The most bytes to which the batches of one request may expand together. A batch that would exceed this sum is
+refused."""
 
 logger = logging.getLogger('kbroker.apis')
 
@@ -98,8 +102,8 @@ PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
 
 @cython.final
 cdef class Postponed:
-    """The state of a request that continues after the turn of its connection: its bytes, and the results of a worker
-    and of the coordinator."""
+    """The additional state of a request that is not finished within its connection's turn: the bytes of its batches,
+    and the results of the worker and of the transaction coordinator."""
     cdef object frame               # what `Connection.keep_frame` returned
     cdef bytearray copies           # of the batches, if the frame cannot be kept
     cdef Validation validation      # of the next part, by a worker
@@ -111,7 +115,7 @@ cdef class Postponed:
 
 @cython.final
 cdef class ProduceInFlight(ProduceParts):
-    """A Produce request that is being served: its next batch, and the number of results that it awaits."""
+    """A Produce request that is being served."""
     cdef int64_t overdue_ms         # on the monotonic clock
     cdef Py_ssize_t unanswered
     cdef Py_ssize_t inspected_parts
@@ -121,7 +125,8 @@ cdef class ProduceInFlight(ProduceParts):
     cdef WriteMode write_mode       # of appends whose answer waits for the disk
     cdef Py_ssize_t room_bytes      # the most bytes to which the batches left may expand
     cdef bytearray replacement      # for the next part: what to append instead of its bytes
-    # The rights of the client: `is_forbidden` is that of the last topic checked, whose parts end at `checked_parts`.
+    # `is_forbidden`: the client may not write to the topic that was checked last. The parts of this topic end before
+    # part number `checked_parts`.
     cdef Py_ssize_t checked_topics
     cdef Py_ssize_t checked_parts
     cdef bint is_forbidden
@@ -130,8 +135,7 @@ cdef class ProduceInFlight(ProduceParts):
     # ---- work
 
     cdef int start(self) except -1:
-        """Find the partition of each batch and inspect the batch. Append at once unless the transaction coordinator
-        must be asked."""
+        """Inspect each batch. Then append the batches, or first ask the transaction coordinator if it must be asked."""
         if self.parts_count > 1:
             self.drop_repeated()
         if self.request.access is not None and self.is_forbidden_transaction():
@@ -143,7 +147,8 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     cdef bint is_forbidden_transaction(self) except -1:
-        """Return whether a batch is transactional although the client names no transactional id, or may not use it."""
+        """Return whether the request has a transactional batch, but no transactional id to which the client may
+        write."""
         cdef Py_ssize_t number
         for number in range(self.parts_count):
             if is_transactional(&self.parts[number]):
@@ -161,9 +166,9 @@ cdef class ProduceInFlight(ProduceParts):
         return self.finish()
 
     cdef int check_right(self, Py_ssize_t number) except -1:
-        """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic of a part.
+        """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic of part `number`.
 
-        Parts are checked in order. The caller refuses an id that no topic has.
+        Parts must be checked in order. An unknown topic id raises no error here: the caller refuses it.
         """
         cdef TopicPart *topic
         while number >= self.checked_parts:
@@ -178,7 +183,7 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def inspect_in_slices(self):
-        """Inspect the batches that are left. A generator for LongWork."""
+        """Inspect the remaining batches. A generator for LongWork."""
         while not self.inspect_some(PARTS_INSPECTED_IN_A_SLICE):
             yield
 
@@ -189,7 +194,7 @@ cdef class ProduceInFlight(ProduceParts):
             self.ask_or_append()
 
     cdef bint inspect_some(self, Py_ssize_t count) except -1:
-        """Inspect up to `count` batches. Return whether all are inspected."""
+        """Inspect up to `count` further batches. Return whether all batches of the request are inspected."""
         cdef Py_ssize_t end = min(self.inspected_parts + count, self.parts_count)
         while self.inspected_parts < end:
             try:
@@ -203,7 +208,8 @@ cdef class ProduceInFlight(ProduceParts):
         return self.ask_coordinator() if self.must_ask else self.append_all()
 
     cdef bint inspect(self, Py_ssize_t number) except -1:
-        """Find the partition and whether the coordinator must be asked about this batch first."""
+        """Check a batch, and find its partition. Return whether the transaction coordinator must be asked before the
+        append. Raise KafkaError if the batch is refused."""
         cdef Part *part = &self.parts[number]
         cdef Partition partition
         cdef Topic topic
@@ -229,7 +235,8 @@ cdef class ProduceInFlight(ProduceParts):
         return part.guard != NULL
 
     cdef int refuse_unknown(self) except -1:
-        # The message leaves the name out: it may be long, and a request may have many partitions.
+        # The message does not quote the topic name, because the name may be long, and the request may have many
+        # partitions.
         if self.version >= TOPIC_ID_VERSION:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, 'no topic has this id')
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the topic does not exist')
@@ -251,7 +258,8 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     cdef int ask_coordinator(self) except -1:
-        """Let the coordinator add the partitions to the transaction, or verify them, then append."""
+        """Let the transaction coordinator add the partitions to the transaction, or verify that they are added. The
+        batches are appended when it has answered."""
         cdef Py_ssize_t number
         cdef Part *part
         cdef int64_t producer_id = -1
@@ -277,7 +285,8 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     cdef int keep_frame(self) except -1:
-        """Keep the bytes of the batches beyond the turn of the connection, to which the frame belongs."""
+        """Keep the bytes of the batches, because the request needs them after its connection's turn, when the frame is
+        released."""
         if self.postponed is None:
             self.postponed = Postponed.__new__(Postponed)
             self.write_mode = WRITE_LATER
@@ -287,7 +296,7 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     cdef int copy_batches(self) except -1:
-        """Copy the batches that are not appended yet, out of the buffer that all connections share."""
+        """Copy the batches that are not appended yet. They are in the buffer that all connections share."""
         cdef Py_ssize_t number, size_bytes = 0
         cdef Part *part
         cdef uint8_t *at
@@ -304,7 +313,8 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        """Process the coordinator's answer, or the end of the wait for part number `part`."""
+        """Continue with the transaction coordinator's answer, or count the result of part number `part`, which has
+        waited for the disk."""
         if part == VERIFICATION:
             self.postponed.refusal, self.postponed.refusals = error, result
             return self.append_all()
@@ -319,7 +329,7 @@ cdef class ProduceInFlight(ProduceParts):
         return self.overdue_ms and monotonic_ms >= self.overdue_ms
 
     cdef int append_all(self) except -1:
-        """Append every batch: now, as long as the tick has time, and the rest as long work."""
+        """Append every batch. When the tick has no time left, append the remaining batches as long work."""
         self.unanswered = 1
         self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
         while self.next_part < self.parts_count:
@@ -330,8 +340,8 @@ cdef class ProduceInFlight(ProduceParts):
         return self.finish()
 
     cdef bint is_costly(self) noexcept:
-        """Return whether the next append may cost much more than a small one. It may if the request has several
-        batches, if the batch is compressed, or if its log has no files yet."""
+        """Return whether the next append may take much longer than that of a single small batch: because the request
+        has several batches, the batch is compressed, or its log has no files yet."""
         cdef Part *part = &self.parts[0]
         return self.parts_count > 1 or part.is_compressed or (
             part.partition != NULL and not (<Partition>part.partition).is_made())
@@ -342,9 +352,9 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def append_in_slices(self):
-        """Append the batches that are left, one in each part. A generator for LongWork.
+        """Append the remaining batches, one in each part. A generator for LongWork.
 
-        Its value is False if a worker has to validate one of them first.
+        It returns False if it has stopped because a worker must validate the next batch.
         """
         yield
         while self.next_part < self.parts_count:
@@ -361,13 +371,15 @@ cdef class ProduceInFlight(ProduceParts):
             self.finish()
 
     cdef int give_up(self, error) except -1:
-        """Close the connection because of a bug: some batches of the request may be in the log already."""
+        """Close the connection after an unexpected error, because some batches of the request may be in the log
+        already."""
         logger.error('PRODUCE v%d from %s failed', self.version, shown(self.request.client_id), exc_info=error)
         self.request.connection.close('PRODUCE failed')
         return 0
 
     cdef int finish(self) except -1:
-        """Send the reply after the last append, unless it waits for the disk or the client wants no reply."""
+        """End the request after its last append. Send the reply unless it waits for the disk or the client wants
+        none."""
         self.postponed = None
         self.unanswered -= 1
         if self.acks == 0:
@@ -379,12 +391,14 @@ cdef class ProduceInFlight(ProduceParts):
         else:
             self.overdue_ms = (<Clock?>self.request.node.clock).monotonic_ms() + self.timeout_ms - min(
                 self.timeout_ms // 4, EARLY_MS)
-            # This request has made all its changes and only waits for the disk, so the next request may pass.
+            # This request has made all its changes and only waits for the disk, so the connection's next request may be
+            # served.
             self.request.let_next_pass()
         return 0
 
     cdef bint append_next(self) except -1:
-        """Append the next batch, or refuse it. Return False if a worker has to validate it first."""
+        """Append the next batch, or refuse it. Return False, and do neither, if a worker must validate the batch
+        first."""
         cdef Py_ssize_t number = self.next_part
         cdef Part *part = &self.parts[number]
         if part.partition != NULL:
@@ -397,7 +411,7 @@ cdef class ProduceInFlight(ProduceParts):
         return True
 
     cdef object refusal_for(self, const Part *part):
-        """Return the error with which the coordinator refused the batch, or None."""
+        """Return the error with which the transaction coordinator refused the batch, or None."""
         cdef Postponed postponed = self.postponed
         if postponed.refusal_of_all is not None or part.guard == NULL:
             return postponed.refusal_of_all
@@ -448,10 +462,10 @@ cdef class ProduceInFlight(ProduceParts):
         return True
 
     cdef int begin_transactional(self, Append *append) except -1:
-        """Refuse a batch of a transaction that another client has kept.
+        """Raise KafkaError if the batch belongs to a transaction that another client has kept.
 
-        If the transactions of this version share one epoch, set the id of the connection, by which the log refuses late
-        batches.
+        If a producer's transactions share one epoch in this version, set the connection id, so that the log can refuse
+        late batches of previous transactions.
         """
         cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
         store.check_not_sealed(append.batch.producer_id, append.batch.producer_epoch)
@@ -466,8 +480,8 @@ cdef class ProduceInFlight(ProduceParts):
             append.batch.producer_id, append.batch.producer_epoch, append.late_refusal)
 
     cdef bint validate(self, Append *append, ProduceRules rules) except -1:
-        """Validate the next batch, and set `replacement`. Return False if a worker has to validate it, and start that
-        worker."""
+        """Validate the next batch, and set `replacement`. If a worker must validate the batch, start the worker's job
+        and return False."""
         cdef Py_ssize_t room, left
         if self.postponed is not None and self.postponed.validation is not None:
             return self.take_validation(append)
@@ -484,7 +498,7 @@ cdef class ProduceInFlight(ProduceParts):
         return False
 
     cdef int ask_worker(self, ProduceRules rules) except -1:
-        """Let a worker validate the next batch. The appends continue with that batch afterwards."""
+        """Let a worker validate the next batch. When the worker is done, the appends continue with this batch."""
         cdef Validation validation = Validation.__new__(Validation)
         cdef Part *part = &self.parts[self.next_part]
         self.keep_frame()
@@ -500,7 +514,8 @@ cdef class ProduceInFlight(ProduceParts):
         return 0
 
     def validated(self, Validation validation, error):
-        """Continue after the validation by a worker. `error` is None, or the exception that it raised."""
+        """Continue after a worker has validated the next batch. `error` is None, or the exception that the validation
+        raised."""
         self.postponed.validation, self.postponed.validation_error = validation, error
         self.room_bytes += validation.room_bytes
         self.request.start_work(self.append_in_slices(), self.appended)
@@ -524,9 +539,9 @@ cdef bint is_transactional(const Part *part) noexcept:
 
 
 cdef int check_only_batch(const Part *part) except -1:
-    """Raise KafkaError INVALID_RECORD unless a part has one whole batch of magic 2.
+    """Raise KafkaError INVALID_RECORD unless the part has exactly one batch, which is whole and has magic 2.
 
-    Raises CorruptBatchError for a header that is whole and wrong.
+    Raise CorruptBatchError if the batch is whole, but its header is invalid.
     """
     if part.size_bytes <= 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, 'one batch expected, found no bytes')
@@ -565,7 +580,8 @@ cdef class ProduceHandler(Handler):
 
 
 def error_response(body, code, message, version):
-    """Return the response to a request that failed as a whole. Return None for acks=0: the connection is closed."""
+    """Return the response to a request that failed as a whole. Return None if acks is 0, to have the connection
+    closed."""
     if body.acks == 0:
         return None
     return ProduceResponse(responses=[
