@@ -1,4 +1,4 @@
-"""The API keys and their header versions."""
+"""The keys of the Kafka APIs, and the header versions of their requests and responses."""
 import enum
 import functools
 
@@ -6,7 +6,7 @@ from kbroker.protocol import schema
 
 
 class ApiKey(enum.IntEnum):
-    """The APIs that have a message table, by Kafka's name."""
+    """The APIs that have a message table, under their names in Kafka."""
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -87,14 +87,17 @@ def _flexible_from() -> dict[int, int]:
 
 
 def request_header_version(key: int, version: int) -> int:
-    """Return 2 (with a tag buffer) for a flexible request, else 1. Raises KeyError for a key without a table."""
+    """Return the header version of a request: 2 (with a tag buffer) if the request is flexible, otherwise 1. Raise
+    KeyError if no table has the key."""
     return 2 if version >= _flexible_from()[key] else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Return 1 (with a tag buffer) for a flexible response, else 0. Raises KeyError for a key without a table.
+    """Return the header version of a response: 1 (with a tag buffer) if the response is flexible, otherwise 0. Raise
+    KeyError if no table has the key.
 
-    ApiVersions responses always use header 0: the client does not know yet what the broker supports (KIP-511).
+    ApiVersions responses always have header version 0, because the client does not know yet which versions the broker
+    supports (KIP-511).
     """
     if key == ApiKey.API_VERSIONS:
         return 0

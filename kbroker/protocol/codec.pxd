@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The C interface of the codec."""
+"""The C interface of codec.pyx."""
 cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
@@ -15,7 +15,7 @@ cdef struct Input:
 
 @cython.final
 cdef class Writer:
-    """A growing buffer, and the segments that are closed already."""
+    """A growing buffer for the current segment, and the list of finished segments."""
     cdef:
         uint8_t *start
         Py_ssize_t size
@@ -23,7 +23,7 @@ cdef class Writer:
         list segments           # None if only bytes may be written
 
     cdef inline uint8_t *room(self, Py_ssize_t bytes_count) except NULL:
-        """Reserve `bytes_count` bytes, counted as written, and return their start."""
+        """Reserve `bytes_count` bytes and return their address. They count as written."""
         cdef uint8_t *at
         if bytes_count > self.capacity - self.size:
             self.grow(bytes_count)
@@ -40,7 +40,7 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
 cdef object decode_bytes(object message_class, Cursor *cursor, int version)
 cdef Writer encode_some(object message, int version, object prefix, list segments)
 
-# The parts from which `slices` reads and writes long messages.
+# The functions with which slices.pyx reads and writes the parts of long messages.
 cdef Plan find_plan(object message_class, int version)
 cdef object begin_struct(Plan plan)
 cdef Py_ssize_t read_count(Input *data, Step *step) except -2

@@ -1,5 +1,7 @@
-"""The codec, which reads and writes messages by their plans. Its recursion is as deep as the structs of the table,
-whatever the bytes are."""
+"""The codec, which decodes and encodes messages according to their plans.
+
+The depth of its recursion is the depth of nested structs in the message table. The decoded bytes cannot increase it.
+"""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -43,7 +45,8 @@ MAX_STRING_BYTES = LONGEST_STRING
 
 
 class EncodeError(ValueError):
-    """A field holds a value that its type cannot carry in this version. The message names field, value and expectation.
+    """Raised if a field has a value that its type does not allow in this version. The error message has the field, the
+    value and the expected values.
     """
 
 
@@ -54,8 +57,8 @@ UNENCODABLE = (ValueError, TypeError, AttributeError, BufferError)
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
-    """Return a length, or -1 for null: any length below 0, as in Kafka. The length is not checked against the bytes
-    left."""
+    """Read and return a length. Return -1 for null: as in Kafka, every length below 0 means null. The caller must check
+    that enough bytes are left."""
     if compact:
         return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
     return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
@@ -129,7 +132,8 @@ cdef object read_value(Input *data, Step *step, bint nullable, object view):
 
 
 cdef Py_ssize_t read_count(Input *data, Step *step) except -2:
-    """Return the number of elements of an array for which bytes are left, -1 for null."""
+    """Read and return the number of elements of an array, -1 for null. Raise ProtocolError if too few bytes are left
+    for them."""
     cdef Py_ssize_t left, count = take_length(&data.cursor, step.compact, False)
     if count < 0:
         if not step.nullable:
@@ -159,13 +163,16 @@ cdef int read_field(Input *data, Step *step, object message, object view) except
 
 
 cdef inline bint is_struct_or_null(Step *step) noexcept:
-    """Return whether a field is a struct that may be null. An int8 precedes it: 1, or -1 for null. In a tagged field, a
-    varint precedes it: 1, or 0 for null."""
+    """Return whether a field is a nullable struct.
+
+    An int8 precedes a nullable struct: 1 if it is present, or -1 for null. In a tagged field, a varint precedes it: 1
+    if it is present, or 0 for null.
+    """
     return step.op == STRUCT and step.nullable and not step.is_array
 
 
 cdef int read_tags(Input *data, Plan plan, object message, object view) except -1:
-    """Read the tag buffer: a count, then tag, size and value of each. Unknown tags are skipped."""
+    """Read the tag buffer: the number of tagged fields, then tag, size and value of each field. Skip unknown tags."""
     cdef Cursor *cursor = &data.cursor
     cdef const uint8_t *value
     cdef const uint8_t *end = cursor.end
@@ -196,8 +203,8 @@ cdef int read_tags(Input *data, Plan plan, object message, object view) except -
 
 
 cdef inline object begin_struct(Plan plan):
-    """Return a struct in which only two kinds of fields are set, to their defaults: tagged ones, and those that the
-    version lacks."""
+    """Return a new struct. Its tagged fields, and the fields that the version lacks, have their defaults; all other
+    fields are not set yet."""
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>plan.cls, 0)
     cdef Py_ssize_t i
     for i in range(plan.absent_count):
@@ -237,7 +244,8 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
 
 
 cdef object decode_bytes(object message_class, Cursor *cursor, int version):
-    """Read a message from the cursor, and advance it. All fields are copies. Raises ProtocolError as `decode` does."""
+    """Read a message at the cursor, and advance the cursor. No field refers to the read bytes. Raise ProtocolError as
+    `decode` does."""
     cdef Input reader
     cdef Plan plan = find_plan(message_class, version)
     view = None
@@ -269,23 +277,23 @@ cdef object read_message(Input *reader, Plan plan, object message_class, int ver
 
 
 cdef object placed_error(Input *reader, object message_class, int version, object error):
-    """Return the error with the name of the message and its position in the bytes."""
+    """Return a copy of the error whose text begins with the message's name and the position in the bytes."""
     at = reader.cursor.at - reader.start
     return ProtocolError(f'{message_class.__name__} version {version}, near byte {at}: {error}')
 
 
 def decode(message_class, data, int version, Py_ssize_t position=0):
-    """Return the message that fills `data` from `position` to its end.
+    """Return the message in `data`, which must begin at `position` and end where `data` ends.
 
-    `records` fields are memoryviews into `data`, which prevent resizing a bytearray; all other values are copied.
-    Raises ProtocolError if the bytes are not such a message, or if the message has no such version.
+    `records` fields are memoryviews into `data`, so `data` cannot be resized if it is a bytearray. All other values are
+    copied. Raise ProtocolError if the bytes do not parse, or if the message does not have this version.
     """
     cdef Py_ssize_t end
     return decode_some(message_class, data, version, position, True, &end)
 
 
 def decode_prefix(message_class, data, int version, Py_ssize_t position=0):
-    """Return (message, position after it): like `decode`, but more bytes may follow."""
+    """Return (message, position after the message). Unlike `decode`, allow further bytes after the message."""
     cdef Py_ssize_t end
     message = decode_some(message_class, data, version, position, False, &end)
     return message, end
@@ -466,7 +474,8 @@ cdef int write_field(Writer out, PyObject *value, Step *step) except -1:
 
 
 cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except -1:
-    """Write tag, size and value. The size is patched in afterwards: it is nearly always one byte."""
+    """Write a tagged field: tag, size and value. The size is written last, into one byte reserved for it; in the rare
+    case that it needs more, the value is moved."""
     cdef Py_ssize_t at, size, more
     write_unsigned_varint(out, tag)
     at = out.size
@@ -485,7 +494,7 @@ cdef int write_tag(Writer out, PyObject *value, Step *step, int64_t tag) except 
 
 
 cdef bint differs(PyObject *value, Step *step, object default) except -1:
-    """Return whether a tagged field must be written."""
+    """Return whether a tagged field must be written, because it differs from its default."""
     if value == NULL:
         return True                     # writing it raises the error
     if step.is_array and default is not None:
@@ -515,7 +524,8 @@ cdef int check_type(object message, Plan plan) except -1:
 
 
 cdef object field_error(Plan plan, Py_ssize_t i, object error):
-    """Return an EncodeError that names step `i`, unless the error names a field already."""
+    """Return an EncodeError with the name of the field of step `i`. If the error names a field already, return it
+    unchanged."""
     if isinstance(error, EncodeError):
         return error
     return EncodeError(f'{plan.cls.__name__}.{plan.name_of(&plan.steps[i])}: {error}')
@@ -564,18 +574,18 @@ cdef Writer encode_some(object message, int version, object prefix, list segment
 
 
 def encode(message, int version) -> bytes:
-    """Encode the message in a version. Fields that the version lacks are omitted, whatever their values.
+    """Encode the message in the given version. Omit fields that the version lacks, whatever their values.
 
-    Raises EncodeError if a value does not fit the type of its field, if null is not allowed there, or if the message
-    has no such version. The error names the field.
+    Raise EncodeError if a value does not fit its field's type, if a field must not be null, or if the message does not
+    have this version. The error names the field.
     """
     return encode_some(message, version, None, None).close_segment()
 
 
 def encode_segments(message, int version, bytes prefix=b'') -> list:
     """Encode the message as a list of segments. A `records` field may hold a slice of a file: an object with
-    `size_bytes`. The slice becomes an element of the list, between the bytes before and after it. `prefix` precedes the
-    first byte."""
+    `size_bytes`. The slice becomes an element of the list, between the bytes before it and the bytes after it. The
+    first segment begins with `prefix`."""
     cdef list segments = []
     cdef Writer out = encode_some(message, version, prefix, segments)
     if out.size:

@@ -1,6 +1,6 @@
-"""The bytes that consumers of the classic protocol exchange through their group: a version (int16), then a message.
+"""Decodes the metadata and assignments of consumers in the classic protocol.
 
-The messages are ConsumerProtocolSubscription and ConsumerProtocolAssignment.
+The bytes are a version (int16), then a ConsumerProtocolSubscription or ConsumerProtocolAssignment message.
 """
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def encode_message(message: Any, version: int) -> bytes:
 
 
 def decode_message(message_class: Any, data: bytes) -> Any:
-    """Decode a message. Decode one of an unknown newer version as the newest known version: it only appends fields.
-    Raises ProtocolError."""
+    """Decode a message. If its version is newer than the newest known version, decode it in the newest known version,
+    because newer versions only append fields. Raise ProtocolError if the bytes do not parse."""
     message, _ = decode_prefix(message_class, data, version_of(message_class, data), _VERSION.size)
     return message
 
 
 def assigned_partitions(data: bytes) -> list[tuple[str, int]]:
-    """Return the partitions of a member's assignment, [] before its first one. Raises ProtocolError."""
+    """Return (topic, partition) for each assigned partition, or [] if `data` is empty because the member has no
+    assignment yet. Raise ProtocolError if the bytes do not parse."""
     if not data:
         return []
     message = decode_message(ConsumerProtocolAssignment, data)
@@ -36,7 +37,8 @@ def assigned_partitions(data: bytes) -> list[tuple[str, int]]:
 
 
 def version_of(message_class: Any, data: bytes) -> int:
-    """Return the version of a message, or the newest known version if the message is newer. Raises ProtocolError."""
+    """Return the version of a message, or the newest known version if the message is newer. Raise ProtocolError if the
+    version is missing or negative."""
     if len(data) < _VERSION.size:
         raise ProtocolError(f'found {len(data)} bytes, expected a version')
     version: int = _VERSION.unpack_from(data)[0]

@@ -1,8 +1,8 @@
-"""Messages as JSON, formatted as Kafka's generated JSON converters and Jackson format them.
+"""Prints messages as JSON, in the format of Kafka's generated JSON converters and Jackson.
 
-Fields have Kafka's names and the order of the table. Fields that the version lacks are omitted, and so are tagged
-fields that hold their default. All integers are numbers, a uuid is base64url without padding, bytes are base64, null is
-null, a float64 is formatted like Java's Double.toString. There is no white space.
+Fields have Kafka's names, and are in the order of the message table. Fields that the version lacks, and tagged fields
+that have their defaults, are omitted. A uuid is printed in base64url without padding, bytes in base64, and a float64
+like Java's Double.toString prints it. There is no white space.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbroker.protocol.plan import Message
 
 TextOf = Callable[[Any], str]
 
-# Fields whose capitals in Kafka cannot be derived from their names in the tables.
+# Maps field names in the message tables to Kafka's names, where `kafka_name` cannot derive the capital letters.
 NAMES = {'kraft_version': 'kRaftVersion', 'kraft_version_feature': 'kRaftVersionFeature'}
 ESCAPED = re.compile(r'\\\\|\\u(....)')
 LEAST_PLAIN_DOUBLE, LEAST_LARGE_DOUBLE = Decimal('1e-3'), Decimal('1e7')
@@ -27,7 +27,7 @@ LEAST_PLAIN_DOUBLE, LEAST_LARGE_DOUBLE = Decimal('1e-3'), Decimal('1e7')
 
 class _Field(NamedTuple):
     prefix: str
-    """The name, quoted, followed by a colon."""
+    """The quoted name with a colon."""
     attribute: str
     text_of: TextOf
     is_tagged: bool
@@ -35,10 +35,12 @@ class _Field(NamedTuple):
 
 
 class JsonWriter:
-    """Prints messages of one class in one version. Creating one costs far more than using it."""
+    """Prints messages of one class in one version. Creating a JsonWriter takes far longer than printing a message with
+    it."""
 
     def __init__(self, message_class: type[Message], version: int, overrides: Mapping[str, TextOf] | None = None):
-        """Create a writer. `overrides` print fields in another way; keys are paths such as `members.subscription`."""
+        """Create a writer. `overrides` maps paths of fields, such as `members.subscription`, to functions that print
+        the fields instead."""
         self._message_class: Any = message_class
         self._version = version
         self._overrides = dict(overrides or {})
@@ -73,12 +75,12 @@ class JsonWriter:
 
 
 def json_text(message: Message, version: int) -> str:
-    """Return one message as JSON. For many messages of one class, create one JsonWriter."""
+    """Return a message as JSON. To print many messages of one class, create a JsonWriter instead."""
     return JsonWriter(type(message), version).text(message)
 
 
 def object_text(fields: Iterable[tuple[str, str]]) -> str:
-    """Return a JSON object with these fields, whose values are JSON texts already."""
+    """Return a JSON object with these (name, value) fields. The values must be JSON texts."""
     return '{' + ','.join([f'"{name}":{value}' for name, value in fields]) + '}'
 
 
@@ -89,7 +91,8 @@ def kafka_name(name: str) -> str:
 
 
 def string_text(value: str) -> str:
-    """Return a quoted string with control characters escaped; hexadecimal digits are upper case, unlike Python's."""
+    """Return a quoted string with escaped control characters. The escapes have upper-case hexadecimal digits, unlike
+    those of Python's json."""
     text = encode_basestring(value)
     if '\\u' in text:
         text = ESCAPED.sub(lambda match: match[0] if match[1] is None else '\\u' + match[1].upper(), text)
@@ -101,12 +104,13 @@ def bytes_text(value: bytes) -> str:
 
 
 def uuid_text(value: bytes) -> str:
-    """Return the 16 bytes in the format of Kafka's Uuid, 22 characters, quoted."""
+    """Return the 16 bytes of a UUID in the format of Kafka's Uuid: 22 characters in quotes."""
     return f'"{base64.urlsafe_b64encode(value).rstrip(b"=").decode()}"'
 
 
 def double_text(value: float) -> str:
-    """Return a float in the format of Java's Double.toString: 1048576.0, 1.0E7, 1.0E-4; quoted if not finite."""
+    """Return a float in the format of Java's Double.toString, for example 1048576.0, 1.0E7 or 1.0E-4. NaN and
+    infinities are quoted."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     number = Decimal(repr(value))
@@ -130,7 +134,7 @@ def _object_text(fields: list[_Field], message: Message) -> str:
     return '{' + ','.join(parts) + '}'
 
 
-# No function prints `records`: the messages of Produce and Fetch are never printed.
+# Fields of type `records` have no function here, because Produce and Fetch messages are never printed.
 TEXT_OF: dict[str, TextOf] = {
     'bool': lambda value: 'true' if value else 'false',
     'int8': str,

@@ -1,12 +1,17 @@
-"""Every message of the tables as a class, by Kafka's name: `from kbroker.protocol.messages import EndTxnRequest`.
+"""A class for each message of the tables, under Kafka's name: `from kbroker.protocol.messages import EndTxnRequest`.
 
-A class is created on first use. It takes its fields as keywords; missing ones get their defaults. A nested struct is an
-attribute of its message by Kafka's name, at any depth: `ProduceResponse.PartitionProduceResponse`. A message has no
-version: `encode` and `decode` take one. A field that the version lacks is omitted, or gets its default.
+A class is created on first use. Its constructor takes the fields as keyword arguments; omitted fields get their
+defaults. The class of a nested struct, at any depth, is an attribute of its message's class:
+`ProduceResponse.PartitionProduceResponse`. A message object has no version. `encode` and `decode` take a version:
+`encode` omits fields that the version lacks, and `decode` sets them to their defaults.
 
-Class attributes of a message: `versions` (first, last), `flexible_from` (schema.NEVER if none), `api_key` (of a
-request, a response or a metadata record, else None), `row_type` and `row_topic` (of a coordinator row, else None),
-`schema`.
+The class attributes of a message are:
+
+- `versions`: (first version, last version)
+- `flexible_from`: the first flexible version, or schema.NEVER
+- `api_key`: the key of a request, a response or a metadata record, otherwise None
+- `row_type` and `row_topic`: the type and topic of a coordinator's row, otherwise None
+- `schema`: the parsed table
 """
 from typing import Any
 
@@ -47,7 +52,7 @@ def _message_class(message: schema.Message) -> type[Message]:
 
 
 def _nested_class(struct: schema.Struct, message_name: str, classes: dict[str, type[Message]]) -> None:
-    """Create the class of a struct, after those of its nested structs."""
+    """Create the class of a struct and add it to `classes`. Create the classes of its nested structs first."""
     if struct.name not in classes:
         for field in struct.fields:
             if field.struct is not None:
@@ -85,7 +90,7 @@ def _default(field: schema.Field, classes: dict[str, type[Message]]) -> object:
 
 
 def _add_plan(struct_class: Any, struct: schema.Struct, version: int, flexible: bool) -> Plan:
-    """Return the plan of a struct in a version. The first call creates it, and those of the nested structs."""
+    """Return the plan of a struct in a version. The first call creates this plan, and the plans of nested structs."""
     plans: dict[int, Plan] = struct_class._plans
     if version in plans:
         return plans[version]

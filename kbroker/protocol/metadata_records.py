@@ -1,4 +1,7 @@
-"""Records of `__cluster_metadata`: unsigned varints for frame version, api key and record version, then the body."""
+"""Encodes and decodes the records of `__cluster_metadata`.
+
+A record has three unsigned varints, the frame version, the api key and the record version, then the body.
+"""
 import functools
 from typing import Any
 
@@ -21,17 +24,20 @@ def _record_classes() -> dict[int, type[Message]]:
 
 
 def encode_metadata_record(record: Message, version: int) -> bytes:
-    """Encode a record. Raises EncodeError."""
+    """Encode a record in the given version. Raise EncodeError as `codec.encode` does."""
     if record.api_key is None or _record_classes().get(record.api_key) is not type(record):
         raise TypeError(f'{type(record).__name__} is not a metadata record')
     return bytes((FRAME_VERSION, record.api_key, version)) + encode(record, version)
 
 
 def decode_metadata_record(data: Any) -> tuple[Message, int]:
-    """Return (record, its version). A version above the known ones is read as the highest known one, as Kafka does; the
-    returned version is the one found. Unknown tagged fields are skipped.
+    """Return (record, version). Skip unknown tagged fields.
 
-    Raises CorruptLogError for another frame version, an unknown api key, a malformed body, or trailing bytes.
+    As in Kafka, a record whose version is above the highest known version is decoded in the highest known version. The
+    returned version is that in the bytes.
+
+    Raise CorruptLogError if the frame version is not 1, the api key is unknown, the body is malformed, or bytes follow
+    the body.
     """
     frame_version, position = _unsigned_varint(data, 0)
     if frame_version != FRAME_VERSION:

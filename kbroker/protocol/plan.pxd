@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t
 cdef extern from *:
     """
     #include <structmember.h>
-    /* Where a member of __slots__ lives in its object, or -1 with TypeError. */
+    /* Return the offset of a member of __slots__ in its object, or -1 with TypeError. */
     static inline Py_ssize_t kb_slot_offset(PyObject *descriptor) {
         if (!PyObject_TypeCheck(descriptor, &PyMemberDescr_Type)) {
             PyErr_SetString(PyExc_TypeError, "not a member of __slots__");
@@ -19,7 +19,7 @@ cdef extern from *:
     static inline PyObject *kb_get_slot(PyObject *object, Py_ssize_t offset) {
         return *(PyObject **)((char *)object + offset);
     }
-    /* Takes a new reference to `value`; drops the one that the slot held. */
+    /* Set a slot: take a new reference to `value`, and drop the reference to the previous value. */
     static inline void kb_set_slot(PyObject *object, Py_ssize_t offset, PyObject *value) {
         PyObject **slot = (PyObject **)((char *)object + offset);
         PyObject *before = *slot;

@@ -1,7 +1,7 @@
-"""Messages as Python objects with slots, and the plans by which the codec reads and writes them.
+"""Messages as Python objects with slots, and the plans according to which the codec reads and writes them.
 
-A `Plan` is the layout of one struct in one version: steps in wire order, each an operation and the offset of the
-value's slot. So a step moves a pointer instead of looking up a name.
+A `Plan` is for one struct in one version. It has a step for each field, in wire order, with the operation that reads or
+writes the field, and the offset of the field's slot. Because of the offset, no step looks up a name.
 """
 import sys
 
@@ -24,7 +24,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* Sets the function that replaces __new__ and __init__ in calls of the class with keyword arguments. */
+    /* Set the function that runs instead of __new__ and __init__ when the class is called with keyword arguments. */
     static inline void kb_set_constructor(PyTypeObject *cls,
                                           PyObject *(*construct)(PyObject *, PyObject **, size_t, PyObject *)) {
         cls->tp_vectorcall = (vectorcallfunc)construct;
@@ -43,10 +43,11 @@ cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps one bit for ea
 
 
 cdef class Message:
-    """The base class of every message and nested struct: keyword construction, equality, repr.
+    """The base class of all messages and nested structs. It has a constructor with keyword arguments, equality and
+    repr.
 
-    A subclass has __slots__ and, as `_layout`, their `Layout`. Calling it runs `construct`: a request creates several
-    messages, and an __init__ with arbitrary keywords would cost several times as much.
+    A subclass has __slots__, and their `Layout` as `_layout`. Calling a subclass runs `construct`, which takes a
+    fraction of the time of an __init__ with arbitrary keyword arguments. A request creates several messages.
     """
 
     def __eq__(self, other):
@@ -60,7 +61,7 @@ cdef class Message:
 
 
 cdef object construct(PyObject *cls, PyObject **values, size_t flags, PyObject *names):
-    """Return a message with these values, whose names are `names`, and with defaults for the other fields."""
+    """Return a new message. The fields in `names` have these values, all other fields their defaults."""
     cdef Layout layout = (<type>cls)._layout
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
     cdef Py_ssize_t i, place = 0, given = 0 if names == NULL else PyTuple_GET_SIZE(<object>names)
@@ -94,7 +95,7 @@ cdef bint equal_fields(PyObject *one, PyObject *other, Layout layout) except -1:
 
 @cython.final
 cdef class Layout:
-    """The slots of a class's fields and their defaults."""
+    """The slots and defaults of the fields of a message class."""
     def __cinit__(self, type cls, list names, list defaults):
         self.count = len(names)
         self.slots = <Py_ssize_t *>PyMem_Calloc(self.count or 1, sizeof(Py_ssize_t))
@@ -110,8 +111,8 @@ cdef class Layout:
         PyMem_Free(self.slots)
 
     cdef Py_ssize_t place_of(self, object name, Py_ssize_t expected) except -2:
-        """Return the index of a field, -1 if unknown. The search begins at `expected`: calls usually name fields in
-        order, by the interned string."""
+        """Return the index of the field with this name, or -1 if there is none. First look from index `expected` on,
+        because callers usually name fields in order, by interned strings."""
         cdef Py_ssize_t i
         for i in range(expected, self.count):
             if PyList_GET_ITEM(self.names, i) == <PyObject *>name:
@@ -122,7 +123,7 @@ cdef class Layout:
         return -1
 
     cdef object new_default(self, Py_ssize_t i):
-        """Return the default of field `i`. Lists and structs are new objects each time, since they can be changed."""
+        """Return the default of field `i`. A list or struct is a new object in each call, because it can be changed."""
         default = <object>PyList_GET_ITEM(self.defaults, i)
         if default is list:
             return []
@@ -132,7 +133,7 @@ cdef class Layout:
 
 
 cdef object new_message(type cls):
-    """Return a message with every field at its default, without calling its class."""
+    """Return a new message in which every field has its default. Do not call its class, for speed."""
     cdef object message = PyType_GenericAlloc(<PyTypeObject *>cls, 0)
     cdef Layout layout = cls._layout
     cdef Py_ssize_t i
@@ -146,9 +147,10 @@ cdef object new_message(type cls):
 cdef class Plan:
     """The steps to read and write one struct in one version.
 
-    `steps` has a row (field index, op, is_array, nullable, compact, plan or None) for each field. `tagged` has the same
-    rows with the tag in front, in the order of the tags. `absent` has the indexes of the fields that a decoded message
-    sets to defaults before its tags are read.
+    The argument `steps` has a row (field index, op, is_array, nullable, compact, plan of the struct or None) for each
+    field. `tagged` has a row for each tagged field, sorted by tag: the tag, then the same values. `absent` has the
+    indexes of the fields that decoding first sets to their defaults: the tagged fields, and those that the version
+    lacks.
     """
     def __cinit__(self, type cls, bint flexible, list steps, list tagged, list absent):
         cdef Py_ssize_t i
@@ -189,7 +191,7 @@ cdef class Plan:
         raise SystemError(f'{self.cls.__name__} has no field at {step.slot}')
 
     cdef Py_ssize_t place_of_field(self, str name) except -2:
-        """Return the index of a field's step, -1 if the version lacks the field."""
+        """Return the index of a field's step, or -1 if the version lacks the field."""
         cdef Py_ssize_t i, slot = self.layout.slots[self.layout.place_of(name, 0)]
         for i in range(self.step_count + self.tag_count):
             if self.steps[i].slot == slot:
@@ -197,7 +199,7 @@ cdef class Plan:
         return -1
 
     cdef Py_ssize_t fill(self, Step *step, tuple row) except -1:
-        """Set a step. Return the fewest bytes that it reads."""
+        """Fill in a step from a row. Return the smallest number of bytes that the step reads."""
         cdef Py_ssize_t least
         cdef Plan part
         index, op, step.is_array, step.nullable, step.compact, nested = row
@@ -235,7 +237,7 @@ cdef bint holds_arrays(Step *step) except -1:
 
 
 cdef Plan plan_of(object message_class, int version):
-    """Return the plan of a message in a version. Raises KeyError if the message has no such version."""
+    """Return the plan of a message in a version. Raise KeyError if the message does not have this version."""
     cdef PyObject *plan = PyDict_GetItem(message_class._plans, version)
     if plan != NULL:
         return <Plan>plan

@@ -1,8 +1,8 @@
-"""Keys and values of the coordinators' topics: an int16, then a message.
+"""Encodes and decodes the keys and values of rows, which are records in the coordinators' topics.
 
-In a key the int16 is the type of the row, and the body is version 0 of its key message. The types of
-`__consumer_offsets`, `__transaction_state` and `__share_group_state` overlap, so decoding a key requires its topic. In
-a value the int16 is the version of the body. A null value is a tombstone and is never decoded.
+A key is an int16, the type of the row, then the row's key message in version 0. The types of `__consumer_offsets`,
+`__transaction_state` and `__share_group_state` overlap, so decoding a key requires its topic. A value is an int16, the
+version, then the row's value message in this version. A null value is a tombstone, and is never decoded.
 """
 import functools
 
@@ -26,12 +26,12 @@ cdef dict key_prefixes = {}     # the encoded type of the row, by the class of t
 
 
 class RowError(ValueError):
-    """A key or value does not fit its table, or has a version that this broker does not know."""
+    """Raised if a key or value does not parse, or has a version that this broker does not know."""
 
 
 @functools.cache
 def row_classes(topic):
-    """Return the key and value classes of each type of row of the topic."""
+    """Return {row type: (key class, value class)} for the rows of a topic."""
     return {
         declaration.key: (
             getattr(messages, declaration.name), getattr(messages, declaration.name.removesuffix('Key') + 'Value')
@@ -45,7 +45,7 @@ def row_classes(topic):
 
 
 def encode_row_key(key) -> bytes:
-    """Encode a key. Raises EncodeError."""
+    """Encode a key. Raise EncodeError as `codec.encode` does."""
     prefix = key_prefixes.get(type(key))
     if prefix is None:
         prefix = key_prefixes[type(key)] = prefix_of(key)
@@ -65,14 +65,15 @@ cdef bytes int16_bytes(int number):
 
 
 def encode_row_value(value, int version) -> bytes:
-    """Encode a value in a version. Raises EncodeError."""
+    """Encode a value in the given version. Raise EncodeError as `codec.encode` does."""
     return encode_some(value, version, int16_bytes(version), None).close_segment()
 
 
 def encode_row_value_in_slices(value, int version):
-    """Encode a value as `encode_row_value` does, in parts: a generator that returns the bytes. Raises EncodeError.
+    """Encode a value as `encode_row_value` does, but in parts. A generator that returns the bytes. Raise EncodeError as
+    `codec.encode` does.
 
-    A value without arrays is one part.
+    A value without arrays is encoded in one part.
     """
     if not find_writing_plan(value, version).has_arrays:
         return encode_row_value(value, version)
@@ -80,17 +81,17 @@ def encode_row_value_in_slices(value, int version):
 
 
 def decode_row_key(topic, data):
-    """Return the key of a row of `topic`. Return None for an unknown type, which a newer broker may have written: the
-    caller skips the row.
+    """Decode the key of a row of `topic`. Return None if the type of the row is unknown: a newer broker may have
+    written it, and the caller must skip it.
 
-    Raises RowError if the bytes do not fit the type.
+    Raise RowError if the type is known and the bytes do not parse.
     """
     classes = row_classes(topic).get(first_int16(data, 'key'))
     return None if classes is None else decode_rest(classes[0], data, 0)
 
 
 def decode_row_value(value_class, data):
-    """Decode a value. Raises RowError, also for a version that `value_class` does not have."""
+    """Decode a value. Raise RowError if the bytes do not parse, or `value_class` does not have their version."""
     cdef int version = first_int16(data, value_class)
     first, last = value_class.versions
     if not first <= version <= last:

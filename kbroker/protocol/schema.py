@@ -1,25 +1,28 @@
 """The parser of the message tables.
 
-A table defines a message once, for all its versions: one line per field, two spaces per level, `#` starts a comment.
+A table defines a message for all its versions. Each field has one line, which is indented by two spaces for each level
+of nesting. `#` starts a comment. A table begins with one of these header lines:
 
     api 26 EndTxn  versions 0-5  flexible 3+
     row OffsetCommit  topic __consumer_offsets  type 1  versions 0-4  flexible 4+
     record 12 FeatureLevelRecord  versions 0  flexible 0+
     message VotersRecord  versions 0  flexible 0+
 
-An `api` has the sections `request` and `response`: EndTxnRequest and EndTxnResponse. A `row` of a coordinator's topic
-has `key` and `value`: OffsetCommitKey, which has only version 0 and is never flexible, and OffsetCommitValue. A
-`record` is one of `__cluster_metadata`, with its api key, or of the topic that it names. A field is
+An `api` has the sections `request` and `response`, for example EndTxnRequest and EndTxnResponse. A `row` of a
+coordinator's topic has the sections `key` and `value`, for example OffsetCommitKey and OffsetCommitValue. A key has
+only version 0, and is never flexible. A `record` belongs to `__cluster_metadata`, and has an api key, or to the topic
+that the header line names. A line for a field is
 
     name  type  [versions]  [null versions]  [tag N]  [inflexible]  [= default]
 
-`[]type` is an array, `type?` may be null in all versions, `null 2-7` in those. A field without versions is in all
-versions of the message. A tagged field is written to the tag buffer that ends a struct of a flexible version (KIP-482),
-and only if it differs from its default. `inflexible` keeps the old string length in flexible versions (the client
-id of a request header). A capitalised type is a struct; its fields follow one level deeper where the message first
-names it.
+`[]type` is an array. `type?` may be null in all versions, `null 2-7` only in versions 2 to 7. A field without versions
+exists in all versions of the message. A tagged field is written only if it differs from its default, to the tag buffer
+at the end of a struct in flexible versions (KIP-482). `inflexible` strings have no compact length even in flexible
+versions (the client id in a request header). A capitalised type is a struct. Its fields are declared one level deeper,
+below the first field of this type.
 
-Parsing is lazy: the first access splits the files by their header lines; a message is parsed on demand.
+Parsing is lazy: the first access only splits the files at their header lines, and the fields of a message are parsed
+when the message is first needed.
 """
 import functools
 import pathlib
@@ -58,7 +61,7 @@ SECTIONS = {'api': {'request': 'Request', 'response': 'Response'}, 'row': {'key'
 
 
 class TableError(Exception):
-    """A table violates the syntax above. The message names the line."""
+    """Raised if a table violates the syntax in the module's docstring. The error message names the line."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A header line, with the lines below it unparsed."""
+    """A parsed header line of a table, with the unparsed lines below it."""
     kind: str                   # api, row, record, message
     name: str                   # of the message: EndTxnRequest
     key: int | None             # the api key of an api or record, the type of a row
@@ -114,7 +117,7 @@ class Message:
 
 @functools.cache
 def declarations() -> dict[str, Declaration]:
-    """Return every message of every table by name, with unparsed fields."""
+    """Return {message name: Declaration} for all messages of all tables."""
     found: dict[str, Declaration] = {}
     for path in sorted(TABLES.glob('*.txt')):
         for declaration in _split(path.name, path.read_text('utf-8')):
@@ -126,19 +129,19 @@ def declarations() -> dict[str, Declaration]:
 
 @functools.cache
 def load(name: str) -> Message:
-    """Parse and return the message. Raises KeyError if no table has it, TableError if its table is invalid."""
+    """Parse and return the message. Raise KeyError if no table has it, or TableError if its table is invalid."""
     return parse(declarations()[name])
 
 
 def flexible_from(name: str) -> int:
-    """Return the first flexible version of the message. Raises KeyError if no table has it."""
+    """Return the first flexible version of the message. Raise KeyError if no table has it."""
     return declarations()[name].flexible_from
 
 
 def first_version(name: str, path: str) -> int:
-    """Return the first version of the message that has the field; dots in `path` lead to nested fields.
+    """Return the first version of the message that has the field. Dots in `path` separate the names of nested fields.
 
-    Raises KeyError if no table has the message, or the message no such field.
+    Raise KeyError if no table has the message, or the message does not have the field.
     """
     struct: Struct | None = load(name).struct
     for part in path.split('.'):
@@ -205,7 +208,7 @@ def _versions(text: str | None) -> Versions:
 
 
 def parse(declaration: Declaration) -> Message:
-    """Parse the fields of a message. Raises TableError."""
+    """Parse the fields of a message. Raise TableError."""
     root = Struct(declaration.name, [])
     structs: dict[str, Struct] = {}
     open_structs = [(0, root)]                      # (indent of the field that names it, struct)

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The C interface of slices.pyx: the encoder. Most answers are one part, which C code writes without a generator."""
+"""The C interface of slices.pyx: the encoder. C code uses it to write the first part of an answer without a generator.
+Most answers have only one part."""
 cimport cython
 
 from kbroker.protocol.codec cimport Writer

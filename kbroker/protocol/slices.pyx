@@ -1,14 +1,15 @@
 """The codec for long messages: it decodes, encodes and frees them in parts, as long work.
 
-Each function is a generator that yields after about PART_ELEMENTS elements of arrays, or as much work on long values.
-Its result equals that of `codec`, whose functions it calls for everything but structs with arrays. For a commit of one
-offset, decoding the request takes 6,300 instructions in `codec` and 11,500 here. Encoding the answer takes 4,600 and
-5,400. So `codec` decodes short frames, and serves the rows and the requests of the client. All answers of the broker
-are encoded here: their first part needs no generator.
+Each function is a generator. It yields after about PART_ELEMENTS elements of arrays, or after as much work on long
+values. The results equal those of `codec`, whose functions are called for everything but structs with arrays.
 
-A decoded message takes many times the bytes of its frame, because the smallest struct is an object. So the number of
-its elements is bounded. Its objects are hidden from the garbage collector: a message is a tree, and to search a large
-one for cycles would hold the loop.
+For a commit of one offset, decoding the request takes 6,300 instructions in `codec`, but 11,500 here. Encoding the
+answer takes 4,600 instructions in `codec` and 5,400 here. So the broker decodes short requests with `codec`, and also
+rows. It encodes all answers here, because their first part needs no generator.
+
+A decoded message takes many times the memory of its frame, because even the smallest struct is a Python object. So the
+number of its array elements is bounded. The objects are hidden from the garbage collector: they have no cycles, and
+searching a large message for cycles would hold the loop.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -36,9 +37,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     PART_ELEMENTS = 256
-    # A value counts as one more element for each so many bytes.
+    # Each 256 bytes of a value count as one more element.
     ELEMENT_BYTES = 256
-    # The bound of all arrays of a message together. 500,000 of the smallest structs take about 80 MB.
+    # The most elements that all arrays of a message may have together. 500,000 of the smallest structs take about 80
+    # MB.
     ELEMENTS_OF_A_MESSAGE = 500_000
     SEGMENT_BYTES = 64 * 1024
 
@@ -66,7 +68,8 @@ cdef class Decoding:
         self.elements_left = ELEMENTS_OF_A_MESSAGE
 
     def read_struct(self, message, Plan plan):
-        """Read the fields of a struct in parts. After an error, the message has the fields that were read before it."""
+        """Read the fields of a struct in parts. After an error, `message` has only the fields that were read before the
+        error."""
         cdef Py_ssize_t i
         cdef Step *step
         PyObject_GC_UnTrack(<PyObject *>message)
@@ -118,7 +121,7 @@ cdef class Decoding:
         return values
 
     cdef int read_leaves(self, list values, Step *step, Py_ssize_t count) except -1:
-        """Read elements without arrays until the list has `count`, or the part is done."""
+        """Read elements that contain no arrays until `values` has `count` elements or the part is done."""
         cdef const uint8_t *start
         while PyList_GET_SIZE(values) < count and self.part_left > 0:
             start = self.reader.cursor.at
@@ -131,9 +134,10 @@ cdef class Decoding:
 
 
 def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t position=0):
-    """Read a message from `position` on; bytes behind it are ignored. Return the message.
+    """Read the message that begins at `position`, in parts, and return it. Bytes after the message are ignored.
 
-    Raises ProtocolError as `codec.decode` does, and if the message has more than MOST_ELEMENTS elements.
+    Raise ProtocolError if the bytes do not parse, the message does not have this version, or its arrays have more than
+    MOST_ELEMENTS elements.
     """
     cdef Plan plan = find_plan(message_class, version)
     cdef Decoding decoding = Decoding(data, position, plan)
@@ -151,18 +155,18 @@ def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t
 @cython.no_gc
 @cython.freelist(32)
 cdef class Place:
-    """A struct that is being written, and its array whose elements are being written."""
+    """A struct that is being written, with its current array and the position in this array."""
 
 
 @cython.final
 @cython.no_gc
 @cython.freelist(8)
 cdef class Encoding:
-    """A message that is being written, part by part. Its stack is a chain of Places, so the first part needs no
-    generator."""
+    """A message that is being written in parts. The stack of structs being written is a chain of Places, so a part
+    needs no generator."""
 
     cdef int enter(self, object message, Plan plan) except -1:
-        """Write this struct before the rest of the current one."""
+        """Push a nested struct onto the stack. It is written before the remaining fields of the current struct."""
         cdef Place place = Place.__new__(Place)
         check_type(message, plan)
         place.message, place.plan, place.outer = message, plan, self.place
@@ -170,7 +174,8 @@ cdef class Encoding:
         return 0
 
     cdef bint write_part(self) except -1:
-        """Write the next part into `segments`. Return True if it was the last. Raises EncodeError."""
+        """Write the next part into `segments`. Return True if it was the last part. Raise EncodeError if a value does
+        not fit its field."""
         if self.message is not None:
             self.enter(self.message, find_writing_plan(self.message, self.version))
             self.message = None
@@ -195,7 +200,8 @@ cdef class Encoding:
         return 0
 
     cdef int advance(self, Place place) except -1:
-        """Write fields of the struct until it ends, a nested struct with arrays begins, or the part is full."""
+        """Write fields of the struct in `place` until the struct ends, a nested struct with arrays begins, or the part
+        is full."""
         cdef Plan plan = place.plan
         cdef Step *step
         cdef PyObject *value
@@ -232,7 +238,7 @@ cdef class Encoding:
         return write_length(self.out, place.count, step.compact, False)
 
     cdef bint write_elements(self, Place place, Step *step) except -1:
-        """Write elements of the open array. Return True if it has ended."""
+        """Write elements of the current array. Return True if the array has ended."""
         cdef bint is_nested = step.op == STRUCT and (<Plan>step.plan).has_arrays
         while place.next_element < place.count:
             if self.is_part_done():
@@ -251,7 +257,7 @@ cdef class Encoding:
 
 
 cdef Encoding begin_encoding(object message, int version, bytes prefix):
-    """Return an Encoding of the message behind `prefix`."""
+    """Return the Encoding that writes `prefix`, then the message."""
     cdef Encoding encoding = Encoding.__new__(Encoding)
     encoding.segments = []
     encoding.out = Writer(encoding.segments)
@@ -261,7 +267,7 @@ cdef Encoding begin_encoding(object message, int version, bytes prefix):
 
 
 def encode_in_slices(message, int version, bytes prefix=b''):
-    """Encode a message. Return a list of segments, as `codec.encode_segments` does. Raises EncodeError."""
+    """Encode a message in parts. Return a list of segments and raise EncodeError as `codec.encode_segments` does."""
     cdef Encoding encoding = begin_encoding(message, version, prefix)
     message = None
     while not encoding.write_part():
@@ -270,11 +276,11 @@ def encode_in_slices(message, int version, bytes prefix=b''):
 
 
 cdef class Freeing:
-    """A message that is being freed."""
+    """A message that is being freed in parts."""
     cdef Py_ssize_t part_left
 
     def free_lists(self, message):
-        """Empty the lists of a struct in parts, from their ends."""
+        """Empty the lists of a struct in parts, beginning with their last elements."""
         cdef Layout layout = type(message)._layout
         cdef Py_ssize_t i
         cdef PyObject *value
@@ -296,15 +302,15 @@ cdef class Freeing:
 
 
 def free_in_slices(message):
-    """Free the elements of a message that is no longer needed, in parts. A list to which another object refers is
-    kept."""
+    """Free the array elements of a message that is no longer needed, in parts. Skip lists to which other objects
+    refer."""
     cdef Freeing freeing = Freeing()
     freeing.part_left = PART_ELEMENTS
     yield from freeing.free_lists(message)
 
 
 cdef bint holds_lists(object struct) except -1:
-    """Return whether a struct has a list that is not empty."""
+    """Return whether a field of the struct is a non-empty list."""
     cdef Layout layout = type(struct)._layout
     cdef Py_ssize_t i
     cdef PyObject *value
