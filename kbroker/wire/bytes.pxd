@@ -1,9 +1,8 @@
 # cython: language_level=3
-"""Big-endian integers and varints in C, and the one bounds check. Because of it, all modules are compiled with
-`boundscheck=False`.
-
-A reader accesses only memory that `take` has granted. Varints are zigzag in records (KIP-98) and plain in
-flexible messages (KIP-482); both are little-endian groups of 7 bits, whose top bit means that another group follows.
+"""Readers and writers of big-endian integers and varints in C, with the only bounds check. `take` checks the bounds,
+and readers access only memory that `take` has granted. So all modules can be compiled with `boundscheck=False`. Varints
+are zigzag in records (KIP-98) and plain in flexible messages (KIP-482); both are little-endian groups of 7 bits, whose
+top bit means that another group follows.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -42,7 +41,7 @@ cdef struct Cursor:
 
 
 cdef enum:
-    # The most tagged fields of one struct. Kafka has no bound, and no table declares more than a few.
+    # The most tagged fields of one struct. Kafka has no such bound, but no message table declares more than a few.
     LARGEST_TAG_COUNT = 1000
 
 
@@ -52,7 +51,8 @@ cdef inline int refuse(const char *what, Py_ssize_t needed, Py_ssize_t left) exc
 
 
 cdef inline const uint8_t *take(Cursor *cursor, Py_ssize_t n) except NULL nogil:
-    """Grant the next `n` bytes, or raise ProtocolError. The only way to move a cursor."""
+    """Return the address of the next `n` bytes, and advance the cursor. Raise ProtocolError if fewer bytes are left.
+    Readers advance a cursor only with this function."""
     cdef const uint8_t *start = cursor.at
     if n < 0 or n > cursor.end - start:
         refuse(b'truncated', n, cursor.end - start)
@@ -61,7 +61,7 @@ cdef inline const uint8_t *take(Cursor *cursor, Py_ssize_t n) except NULL nogil:
 
 
 cdef inline uint64_t take_unsigned_varint(Cursor *cursor, int max_bytes) except? 0xFFFFFFFFFFFFFFFF nogil:
-    """Read at most `max_bytes` groups: 5 for a length, 10 for a varlong."""
+    """Read an unsigned varint of at most `max_bytes` bytes: 5 for a length, 10 for a varlong."""
     cdef const uint8_t *at = cursor.at
     cdef const uint8_t *end = cursor.end if cursor.end - at < max_bytes else at + max_bytes
     cdef uint64_t value = 0
@@ -79,8 +79,8 @@ cdef inline uint64_t take_unsigned_varint(Cursor *cursor, int max_bytes) except?
     return 0
 
 
-# These functions report an error by a rare number, not by -1, the length of every null: Cython takes the GIL to find
-# out whether such a result is an error.
+# The next two functions signal an error by returning a rare number, not -1. When a function returns its error number,
+# Cython takes the GIL to check whether there was an error, and -1 is frequent: it is the length of null.
 
 
 cdef inline int32_t take_varint(Cursor *cursor) except? -2147483648 nogil:
@@ -104,7 +104,7 @@ cdef inline Py_ssize_t unsigned_varint_size(uint64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_unsigned_varint(uint8_t *at, uint64_t value) noexcept nogil:
-    """Write at `at`, which must have room. Return the address after the bytes."""
+    """Write an unsigned varint at `at`, where there must be room for it. Return the address after it."""
     while value >= 0x80:
         at[0] = <uint8_t>(value | 0x80)
         at += 1

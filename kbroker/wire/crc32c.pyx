@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of record batches, by the fastest implementation for the processor."""
+"""CRC-32C (Castagnoli), the checksum of record batches. The fastest implementation for the processor is in use."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -40,18 +40,18 @@ cdef uint32_t checksum(kb_crc32c_function function, data, uint32_t crc) except? 
 
 
 def crc32c(data, uint32_t crc=0):
-    """Return the CRC-32C of any contiguous buffer, continued from `crc`."""
+    """Return the CRC-32C of a contiguous buffer. `crc` is the CRC-32C of the preceding bytes."""
     return checksum(kb_crc32c_best, data, crc)
 
 
 def implementations():
-    """Return the names of the implementations for this processor, slowest first; the last one is in use."""
+    """Return the names of all implementations for this processor, slowest first. `crc32c` uses the last one."""
     return [kb_crc32c_kernels[i].name.decode() for i in range(kb_crc32c_kernels_count)]
 
 
 def crc32c_by(str implementation, data, uint32_t crc=0):
-    """Return the CRC-32C as `crc32c` does, by the named implementation. Raises ValueError if this processor does not
-    support it."""
+    """Return the result of `crc32c`, computed by the implementation with this name. Raise ValueError if this processor
+    does not support it."""
     for i in range(kb_crc32c_kernels_count):
         if kb_crc32c_kernels[i].name.decode() == implementation:
             return checksum(kb_crc32c_kernels[i].function, data, crc)

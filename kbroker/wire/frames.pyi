@@ -2,7 +2,7 @@
 from typing import Any, Protocol
 
 class _Connection(Protocol):
-    """The part of a connection that servers use."""
+    """The methods and attributes of a connection that servers use."""
 
     connection_id: int
     client_host: str
