@@ -1,4 +1,4 @@
-"""Invariants in random histories of old and new clients, with random failures of disk and power.
+"""Invariants hold in random histories of clients with and without TV2, in which disk and power fail at random.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -29,7 +29,7 @@ S = TransactionState
 
 
 class Client:
-    """A producer with a transactional.id, and the answers on which it relies. Other clients may share the id."""
+    """A producer with a transactional.id, which other clients may share, and the answers that it has received."""
 
     def __init__(self, transactional_id: str, version: int):
         self.transactional_id = transactional_id
@@ -38,7 +38,8 @@ class Client:
         self.has_added = False
         self.ending: tuple[tuple[int, int], bool] | None = None
         self.kept: tuple[int, int] | None = None
-        """The pair of another client's open transaction, which this client has to complete (KIP-939)."""
+        """The (producer id, epoch) of a previous client's open transaction, which this client has kept and must
+        complete (KIP-939)."""
 
 
 class Histories(RuleBasedStateMachine):
@@ -50,8 +51,8 @@ class Histories(RuleBasedStateMachine):
                         for client_version in versions]
         self.given: set[tuple[int, int]] = set()
         self.decided: dict[tuple[str, int, int], bool] = {}
-        """The answered decisions of EndTxn, True for a commit, by (transactional.id, producer id, epoch of the
-        data)."""
+        """Maps (transactional.id, producer id, epoch of the data) to the decision of an answered EndTxn: True for a
+        commit."""
         self.unanswered = 0
 
     def client(self, data):
@@ -171,7 +172,8 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.version == 2)
     @rule(transactional_id=st.sampled_from(IDS), epoch=st.sampled_from([32766, 32765]))
     def age(self, transactional_id, epoch):
-        """Raise the epoch of a producer id directly, if as many real transactions would lead to the same state."""
+        """Set the epoch of a producer id directly, as if many transactions had raised it. Do nothing in a state to
+        which they could not have led."""
         try:
             _, metadata = self.world.coordinator.store.find(transactional_id)
         except KafkaError:
@@ -231,7 +233,8 @@ class Histories(RuleBasedStateMachine):
                                for header, batch in partition.batches()), (transactional_id, topic, index)
 
     def teardown(self):
-        """Run until nothing is left to do. Check that each transaction has ended, and that no data is undecided."""
+        """Let the coordinator finish its work. Check that each transaction has ended, and that a marker follows all
+        transactional data."""
         if not hasattr(self, 'world'):
             return
         for partition in self.world.partitions():

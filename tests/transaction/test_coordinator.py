@@ -1,4 +1,5 @@
-"""Producers and the coordinator: initialisation, partitions, endings, fences and timeouts."""
+"""Requests of producers to the transaction coordinator: InitProducerId, AddPartitionsToTxn, EndTxn, fences and
+timeouts."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to, producer_to
 
@@ -18,7 +19,7 @@ def world():
 
 @pytest.fixture
 def slow():
-    """A coordinator whose appends are durable only after a flush."""
+    """Return a coordinator whose appends are durable only after a flush."""
     return World(immediate=False)
 
 
@@ -28,7 +29,7 @@ def producer_of(answer):
 
 
 def at_epoch(world, epoch, last_epoch=-1):
-    """Set the id of a new producer to `epoch` directly. Return the producer."""
+    """Initialise a new producer, and set its epoch directly. Return its (producer id, epoch)."""
     world.init()
     _, metadata = world.coordinator.store.find('tx-1')
     metadata.current = metadata.current._replace(producer_epoch=epoch, last_producer_epoch=last_epoch)
@@ -125,7 +126,8 @@ def test_an_exhausted_epoch_goes_over_to_a_new_producer_id(world):
 
 
 def test_a_producer_that_names_an_exhausted_epoch_goes_over_too_and_may_repeat_itself(world):
-    """KAFKA-19367: a repeated request at epoch 32766 must not bump twice."""
+    """If a producer repeats its InitProducerId at epoch 32766, the epoch must not be bumped twice. Kafka did so
+    (KAFKA-19367)."""
     exhausted = at_epoch(world, EXHAUSTED)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
@@ -272,7 +274,7 @@ def test_an_ending_without_a_transaction_is_a_wrong_state(world):
 
 @pytest.mark.parametrize('epoch', [0, 2])
 def test_an_ending_needs_the_very_epoch_in_force(world, epoch):
-    """KAFKA-9600: Kafka accepted a higher epoch than the coordinator's."""
+    """An EndTxn with an epoch above the coordinator's must be fenced, too. Kafka accepted it (KAFKA-9600)."""
     world.init()
     running = producer_of(world.init())
     world.transaction(running)
@@ -327,8 +329,8 @@ def test_a_producer_that_lost_the_answer_to_its_ending_gets_the_epoch_by_asking_
 @pytest.mark.parametrize('restart', [False, True])
 @pytest.mark.parametrize('committed', [True, False])
 def test_an_ending_at_the_last_epoch_answers_with_the_next_producer_id(world, committed, restart):
-    """KAFKA-18660: Kafka's answer had the old producer id. KAFKA-20310: after a failover, Kafka did not recognise the
-    retry."""
+    """Kafka's answer had the old producer id (KAFKA-18660), and after a failover, Kafka did not recognise a repeated
+    EndTxn (KAFKA-20310)."""
     exhausted = at_epoch(world, EXHAUSTED)
     world.transaction(exhausted, version=2)
     assert world.end(exhausted, committed, version=2) == (NONE, 1001, 0)
@@ -358,7 +360,8 @@ def test_an_ending_at_the_last_epoch_is_not_decided_without_the_next_producer_id
 
 @pytest.mark.parametrize('before', ['Empty', 'CompleteCommit', 'CompleteAbort'])
 def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
-    """KAFKA-18464: directly after a commit, such an abort must not fence its own producer."""
+    """Directly after a commit, an abort of no transaction must not fence its own producer. In Kafka, it did
+    (KAFKA-18464)."""
     producer = producer_of(world.init())
     if before != 'Empty':
         world.transaction(producer, version=2)
@@ -373,7 +376,7 @@ def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
 
 
 def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
-    """KAFKA-18575: in Kafka, the next transaction began before the previous one was complete."""
+    """In Kafka, the transaction after the commit began before the committed transaction was complete (KAFKA-18575)."""
     slow.init()
     slow.flush()
     slow.add((1000, 0), version=2)
@@ -391,7 +394,8 @@ def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
 
 
 def test_a_producer_may_use_its_next_producer_id_before_that_is_in_force(slow):
-    """The new producer id is unknown until the Complete row is durable. This must not be fatal to the producer."""
+    """The coordinator does not know the new producer id until the Complete row is durable. The producer, which got the
+    id in an answer, must not get a fatal error for its requests with it."""
     slow.init()
     slow.flush()
     _, metadata = slow.coordinator.store.find('tx-1')
@@ -429,7 +433,8 @@ def test_a_delayed_ending_cannot_end_a_later_transaction(world):
 
 
 def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
-    """KAFKA-20785: the commit got INVALID_TXN_STATE, which is fatal to clients that could continue."""
+    """In Kafka, this commit got INVALID_TXN_STATE, which is fatal to the client, instead of PRODUCER_FENCED
+    (KAFKA-20785)."""
     producer = producer_of(world.init())
     world.transaction(producer, version=2)
     world.pass_time(70_000)
@@ -438,7 +443,7 @@ def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
 
 
 def test_a_producer_that_goes_over_to_tv2_between_transactions_goes_on(world):
-    """KAFKA-18227: the broker is upgraded while the producer runs."""
+    """This happens if the broker is upgraded while the producer runs (KAFKA-18227)."""
     producer = producer_of(world.init())
     world.transaction(producer)
     assert world.end(producer, True) == (NONE, 1000, 0)
@@ -451,7 +456,7 @@ def test_a_producer_that_goes_over_to_tv2_between_transactions_goes_on(world):
     assert world.markers() == [('COMMIT', 1000, 0, 0), ('COMMIT', 1000, 1, 0), ('COMMIT', 1000, 1, 0)]
 
 
-# -- fences that fail
+# -- fences whose rows cannot be written
 
 
 def fail_state_log(world, code):
@@ -535,8 +540,8 @@ def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(versi
 
 
 def test_a_timeout_at_the_last_epoch_goes_over_to_a_new_producer_id(world):
-    """KAFKA-20090: in Kafka, the producer was fenced at epoch 32767 and kept it. A late abort then left the transaction
-    open for ever."""
+    """In Kafka, the producer was fenced with epoch 32767 and got no new producer id. A delayed abort then left the
+    transaction open for ever (KAFKA-20090)."""
     exhausted = at_epoch(world, EXHAUSTED)
     world.transaction(exhausted, version=2)
     world.pass_time(80_000)

@@ -1,4 +1,5 @@
-"""The power fails at every point of a transaction: decided transactions complete, and partitions always agree.
+"""The power fails at every point of a transaction. Decided transactions are completed, and all partitions of a
+transaction get the same outcome.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -22,7 +23,7 @@ PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
 
 
 class Story:
-    """One transaction over three partitions, in steps between which the power may fail."""
+    """One transaction with three partitions, as a list of steps. The power may fail between two steps."""
 
     def __init__(self, committed, version, ends_by):
         self.world = World(immediate=False)
@@ -116,8 +117,8 @@ def test_a_restart_sends_every_marker_again_with_the_new_coordinator_epoch(kept_
 
 
 def test_a_marker_that_comes_twice_is_taken_although_it_carries_the_epoch_in_force():
-    """KAFKA-19999: in Kafka, the strict rule of TV2 refused the repeated marker, and the transaction never
-    completed."""
+    """In Kafka, the strict epoch rule of TV2 refused the repeated marker, and the transaction was never completed
+    (KAFKA-19999)."""
     story = Story(False, 2, 'end_txn')
     for step in story.steps[:11]:
         step()
@@ -209,7 +210,7 @@ def test_control_batches_of_the_state_partition_are_skipped():
 
 
 def world_at_the_end_of_a_transaction(**options):
-    """Return a world with a transaction whose markers are durable and whose Complete row is held."""
+    """Return a coordinator that holds back the Complete row of a transaction whose markers are durable."""
     world = World(immediate=False, **options)
     world.init()
     world.flush()
@@ -229,8 +230,8 @@ def name_in_the_partition_of_tx_1(world):
 
 
 def all_rows(world):
-    """Return (transactional.id, state) of each row in the partition of tx-1, in the order of its log. The state of a
-    tombstone is None."""
+    """Return (transactional.id, state) for each row in the state partition of tx-1, in the order of the log. The state
+    of a tombstone is None."""
     decoded = [decode_row(key, value) for key, value in world.records()]
     return [(transactional_id, row and row.state) for transactional_id, row in decoded]
 
@@ -250,8 +251,8 @@ LATER_ROWS = {
 @pytest.mark.parametrize('kept_batches', [0, 1, 2])
 @pytest.mark.parametrize('later_row', LATER_ROWS)
 def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, most_together_bytes):
-    """No later record is in the log without the Complete row, and a start derives the row that clients and readers have
-    seen."""
+    """The log never has a later row without the Complete row. If a crash loses the Complete row, the next start creates
+    it again, and it equals the row that clients have seen."""
     world = world_at_the_end_of_a_transaction(most_together_bytes=most_together_bytes)
     prepare, seen = len(all_rows(world)) - 1, world.row()
     assert world.state_partition().high_watermark == world.state_partition().log_end_offset
@@ -275,8 +276,8 @@ def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_ro
 
 @pytest.mark.parametrize(('kept_batches', 'state'), [(0, 'CompleteCommit'), (1, 'Ongoing')])
 def test_a_transaction_that_begins_takes_the_complete_row_of_the_last_one_into_the_log(kept_batches, state):
-    """The new row need not wait for the Complete row, which a start derives again. But the new row is never in the log
-    without it."""
+    """The Ongoing row of the next transaction need not wait until the Complete row is durable, because a start can
+    create the Complete row again. But the log never has the Ongoing row without the Complete row before it."""
     world = world_at_the_end_of_a_transaction()
     batches = len(world.state_partition().stored)
     assert world.add((1000, 1), ('orders', 1), version=2) is None       # answered once its row is durable

@@ -1,4 +1,4 @@
-"""Each cell of the EndTxn decision tables, compared with the tables in Kafka's terms."""
+"""The decisions about EndTxn requests equal those in two tables, which have Kafka's names of states and errors."""
 import itertools
 
 import pytest
@@ -15,7 +15,8 @@ CompleteCommit  NONE                     INVALID_TXN_STATE
 CompleteAbort   INVALID_TXN_STATE        NONE
 Empty           INVALID_TXN_STATE        INVALID_TXN_STATE
 """
-# state, then abort retried, abort current, commit retried, commit current
+# The columns: the state, then the results of an abort with the previous epoch (a retry), an abort with the current
+# epoch, a commit with the previous epoch, and a commit with the current epoch.
 WITH_BUMP = """
 Ongoing         PRODUCER_FENCED          PrepareAbort     PRODUCER_FENCED          PrepareCommit
 Empty           PRODUCER_FENCED          PrepareAbort     PRODUCER_FENCED          INVALID_TXN_STATE

@@ -1,4 +1,4 @@
-"""The rows of whole transactions are byte for byte those that Kafka 4.3 writes."""
+"""The rows that the coordinator writes for whole transactions have the same bytes as those of Kafka 4.3."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, producer_to
 
@@ -35,7 +35,7 @@ def values(world):
 
 
 def put(world, row):
-    """Set `row` as the current one, without a history."""
+    """Set the current row of tx-1 directly, without the requests that lead to it."""
     store = world.coordinator.store
     store.add_new(store.owner('tx-1'), TransactionMetadata('tx-1', row))
 

@@ -1,5 +1,5 @@
-"""Transactions of thousands of partitions, and thousands of transactions: the broker serves other clients during the
-work."""
+"""The broker serves other clients while it works on transactions with thousands of partitions, or on thousands of
+transactions."""
 import pytest
 from support.brokers.in_process_broker import InProcessBroker
 from support.messages.message_builder import build
@@ -15,7 +15,8 @@ SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.part
 
 
 class Producer:
-    """A transactional producer that sends single requests to a broker whose long work the test runs."""
+    """A transactional producer that sends single requests to a broker. The broker does long work only when the test
+    says so."""
 
     def __init__(self, broker, transactional_id='tx', timeout_ms=60_000):
         self.broker = broker
@@ -143,7 +144,8 @@ def test_many_idle_ids_expire_in_parts(broker):
 
 
 def test_ids_without_end_are_refused_at_the_bound(broker):
-    """A restart does not make room, because the rows of the ids are in the log. Only their expiry does."""
+    """When the memory for transactional ids is used up, new ids are refused. Only the expiry of ids makes room. A
+    restart does not, because it loads the rows of all ids from the log."""
     known = Producer(broker, 'known')
     store = broker.transactions.store
     store.most_id_bytes = store.id_bytes + ID_OVERHEAD_BYTES + 100
@@ -152,8 +154,8 @@ def test_ids_without_end_are_refused_at_the_bound(broker):
 
 
 def test_an_id_counts_the_memory_of_its_characters_and_not_their_number(broker):
-    """With one emoji in the id, Python takes four bytes for each character. The UTF-8 form and the key of the rows
-    count as well."""
+    """If a transactional id has one emoji, Python's string takes four bytes for each of its characters. The memory of
+    the id in UTF-8 and of the key of its rows is counted, too."""
     store = broker.transactions.store
     store.most_id_bytes = 400_000
     names = [f'{number}' + 'x' * 20_000 + '\U0001f600' for number in range(5)]

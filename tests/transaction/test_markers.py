@@ -1,4 +1,4 @@
-"""A decided transaction reaches each of its partitions despite any failure."""
+"""The markers of a decided transaction are written to all of its partitions, whatever fails."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, markers_of
 
@@ -12,7 +12,8 @@ S = TransactionState
 
 @pytest.fixture
 def world():
-    """A coordinator whose tx-1 has written to orders 0 and 1 and to audit 0."""
+    """Return a coordinator with an open transaction of tx-1 in partitions 0 and 1 of `orders` and partition 0 of
+    `audit`."""
     world = World()
     world.init()
     world.transaction((1000, 0), ('orders', 0), ('orders', 1), ('audit', 0))
@@ -165,7 +166,8 @@ def test_all_markers_are_appended_before_any_is_waited_for():
 
 
 def test_the_marker_of_the_strict_rule_carries_the_transaction_version():
-    """KAFKA-19446: without the version, a late marker of an earlier transaction would end the current one."""
+    """Without the transaction version, a delayed marker of the previous transaction would end the current transaction
+    (KAFKA-19446)."""
     world = World()
     world.init()
     world.transaction((1000, 0), version=2)
@@ -203,7 +205,8 @@ def test_a_marker_is_what_the_encoder_of_control_records_makes(world, committed)
 
 
 def test_a_topic_that_comes_back_under_its_name_gets_markers_of_its_own(world):
-    """The coordinator caches partitions. It must not write to the partitions of the deleted topic."""
+    """The coordinator caches partitions. After a topic was deleted and created again, it must not write to the cached
+    partitions of the deleted topic."""
     world.end((1000, 0), True)
     gone = world.topics.get('audit', 0)
     world.topics.delete('audit')

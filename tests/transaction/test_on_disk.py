@@ -1,4 +1,4 @@
-"""Transactions in a complete broker on a real directory, request by request."""
+"""Single requests of transactions to a complete broker with a real log directory."""
 from __future__ import annotations
 
 import pytest
@@ -60,7 +60,8 @@ def end(broker, producer, committed, version=5):
 
 
 def fetch(broker, partition):
-    """Fetch with read_committed. Return the batches, the aborted transactions and the last stable offset."""
+    """Fetch a partition with read_committed. Return the batches, the aborted transactions and the last stable
+    offset."""
     request = messages.FetchRequest
     response = broker.ask(request(
         max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=READ_COMMITTED, topics=[request.FetchTopic(
@@ -111,7 +112,8 @@ def test_a_producer_of_old_adds_its_partitions_and_is_verified(tmp_path):
 
 
 def test_a_late_write_of_an_ended_transaction_is_refused(tmp_path):
-    """A write that arrives after the abort of its transaction would otherwise leave a hanging transaction."""
+    """If a write that arrives after the abort of its transaction were appended, it would leave a hanging
+    transaction."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)
@@ -138,7 +140,8 @@ def test_a_broker_that_is_killed_goes_on_where_it_was(tmp_path, committed):
         assert (again.error_code, again.producer_id, again.producer_epoch) == (0, producer[0], producer[1] + 1)
         for partition in range(2):
             batches, aborted, _ = fetch(broker, partition)
-            # The Complete row was not on the disk at the kill, so the start sent the markers again.
+            # There are two markers: the Complete row was not on the disk when the broker was killed, so the next start
+            # wrote the markers again.
             assert [header.is_control for header, _ in batches] == [False, True, True]
             assert len({read_end_txn_marker(batch).control_type for _, batch in batches[1:]}) == 1
             assert bool(aborted) != committed
@@ -157,8 +160,8 @@ def test_a_transaction_past_its_timeout_is_aborted_in_the_log(tmp_path):
 
 
 def test_a_repaired_partition_lets_its_readers_go_on(tmp_path):
-    """The test sends the request of `kafka-transactions abort`: a marker with the current epoch, under the rule before
-    TV2."""
+    """The test sends the WriteTxnMarkers request of `kafka-transactions abort`. Its marker has the producer's current
+    epoch, which only the epoch rule before TV2 accepts."""
     with start(tmp_path) as broker:
         create_topic(broker)
         producer = initialise(broker)

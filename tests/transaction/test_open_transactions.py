@@ -1,4 +1,5 @@
-"""The index of open transactions: a ListTransactions of open ones visits no idle ids, however many there are."""
+"""A ListTransactions request for open transactions visits only open transactions, however many idle transactional ids
+there are."""
 import pytest
 from support.worlds.transaction_coordinator import World
 
@@ -11,7 +12,7 @@ IDLE_IDS = 2_000
 
 @pytest.fixture
 def world():
-    """A coordinator with many idle ids in memory, and one id that can begin a transaction."""
+    """Return a coordinator with many idle transactional ids in memory, and with tx-1, which can begin a transaction."""
     world = World()
     for number in range(IDLE_IDS):
         name = f'idle-{number}'
@@ -22,7 +23,7 @@ def world():
 
 
 def visited(world, states):
-    """Return the ids that a ListTransactions of these states visits."""
+    """Return the transactional ids that a ListTransactions request with this state filter visits."""
     wanted = list_transactions.Filters(states, producer_ids=(), shortest_ms=-1, now_ms=0)
     return [name for name, _ in world.coordinator.list_transactions(wanted.want_open_only)]
 

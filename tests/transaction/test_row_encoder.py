@@ -1,4 +1,4 @@
-"""The bytes of the row encoder equal those of the messages for the same rows."""
+"""The row encoder of the transaction coordinator writes the same bytes as the codec for the messages of these rows."""
 from collections import defaultdict
 
 import pytest

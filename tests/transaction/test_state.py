@@ -1,4 +1,4 @@
-"""The allowed sequences of steps, and rows that must not be adopted."""
+"""The state machine of a transaction: its allowed transitions, and rows that must not become the current row."""
 import itertools
 
 import pytest
@@ -28,7 +28,7 @@ STEPS = {
 }
 
 
-# state            id stored, then the states that may precede it, in Kafka's terms
+# The columns: Kafka's name of the state, its id, whether it is stored in rows, then the states that may precede it.
 PRECEDING = """
 Empty              0 yes Empty CompleteCommit CompleteAbort
 Ongoing            1 yes Ongoing Empty CompleteCommit CompleteAbort

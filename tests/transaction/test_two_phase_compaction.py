@@ -1,4 +1,4 @@
-"""Random histories of kept transactions (KIP-939) whose rows are compacted: each start restores their state."""
+"""Each start restores the state of kept transactions (KIP-939) from compacted rows, in random histories."""
 import random
 from dataclasses import dataclass, field
 
@@ -25,7 +25,8 @@ STEPS = 60
 
 @dataclass
 class Known:
-    """The two pairs of a transactional id: its client's and its open transaction's."""
+    """The expected state of a transactional id. `client` is the (producer id, epoch) of its client, `transaction` that
+    of its open transaction."""
 
     client: tuple[int, int]
     transaction: tuple[int, int] | None = None
@@ -68,7 +69,7 @@ class History:
             self.check()
 
     def init(self):
-        """Initialise an id without an open transaction."""
+        """Initialise a random transactional id unless it has an open transaction."""
         name = self.random.choice(IDS)
         if name not in self.known or self.known[name].transaction is None:
             self.known[name] = Known(self.initialise(name, keeps=False)[0])
@@ -95,7 +96,7 @@ class History:
             known.transaction = known.client
 
     def keep(self):
-        """Keep a transaction, sometimes at the last epoch of its producer id."""
+        """Let a new client keep an open transaction. Sometimes, set the client's epoch to the last one before."""
         for name, known in self.some(lambda known: known.transaction is not None):
             if known.is_kept and self.random.random() < 0.3:
                 metadata = self.broker.transactions.store.find(name)[1]
@@ -112,7 +113,8 @@ class History:
             self.broker.turn()
 
     def some(self, fits):
-        """Yield one id for which `fits` is true, if there is one."""
+        """Return a list with (id, Known) of one random id for which `fits` is true, or an empty list if there is
+        none."""
         fitting = [(name, known) for name, known in self.known.items() if fits(known)]
         return self.random.sample(fitting, min(1, len(fitting)))
 
@@ -138,7 +140,7 @@ class History:
     # -- checks
 
     def check(self):
-        """Compare the rows with the pairs, states, partitions and timeouts that they should have."""
+        """Check the producer ids, epochs, state, partitions and timeout in the row of each transactional id."""
         for name, known in self.known.items():
             row = self.broker.transactions.describe(name)
             assert (row.client_producer_id, row.client_producer_epoch) == known.client
@@ -150,7 +152,7 @@ class History:
 
 @pytest.fixture
 def history_of(tmp_path):
-    """Return a function that starts a history."""
+    """Return a function that starts a History with a given seed."""
     histories = []
 
     def begin(seed):
@@ -166,8 +168,8 @@ def history_of(tmp_path):
 
 
 def check_history(history):
-    """Run a history. Then let all idle ids expire, remove their tombstones by compaction, and end the remaining
-    transactions."""
+    """Run a history. Then let all idle transactional ids expire, remove their tombstones by compaction, and end the
+    open transactions."""
     history.run()
     open_ids = {name for name, known in history.known.items() if known.transaction is not None}
     for _ in range(2):

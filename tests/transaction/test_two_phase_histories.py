@@ -1,5 +1,5 @@
-"""Random histories of clients in two-phase commit, compared with a reference that models pairs and states, but no
-bytes."""
+"""Random histories of clients in two-phase commit. The coordinator's answers are compared with a reference that models
+producer ids, epochs and states, but no bytes."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ NEVER_MS, TIMEOUT_MS = 2147483647, 60_000
 EXHAUSTED = 32766
 PARTITIONS = (('orders', 0), ('orders', 1), ('audit', 0))
 PASSED = ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
-"""The possible answers to a verification with a pair in force."""
+"""The possible answers to a verification with a (producer id, epoch) that is not fenced."""
 Pair = tuple[int, int]
 
 
 @dataclass
 class Reference:
-    """The reference state of one transactional.id: its client's pair, and its open transaction's pair."""
+    """The reference state of one transactional.id: the (producer id, epoch) of its client, and that of its open
+    transaction."""
 
     client: Pair
     transaction: Pair | None = None
@@ -42,14 +43,15 @@ class TwoPhaseHistories(RuleBasedStateMachine):
         self.reference: Reference | None = None
         self.given: list[Pair] = []
         self.ended: dict[Pair, list[bool]] = {}
-        """The decisions of the ended transactions with this pair: True for a commit."""
+        """Maps each (producer id, epoch) to the decisions about its ended transactions: True for a commit."""
 
     # -- the reference
 
     def bump(self) -> None:
         producer_id, epoch = self.reference.client
         if epoch >= EXHAUSTED:
-            # Each start allocates a new block of producer ids, so the reference takes the pair from the coordinator.
+            # The reference cannot predict the new producer id, because each start allocates a new block of ids. So it
+            # reads the id from the coordinator.
             producer_id, epoch = self.world.coordinator.store.find('tx-1')[1].current.client_producer_id, 0
             assert producer_id > max(found for found, _ in self.given)
         else:
@@ -68,7 +70,8 @@ class TwoPhaseHistories(RuleBasedStateMachine):
             self.bump()
 
     def stale(self, data) -> Pair:
-        """Return a former pair, which a client had before its last one."""
+        """Return a (producer id, epoch) that a client got in the past. Exclude the last two, which can still be
+        valid."""
         return data.draw(st.sampled_from(self.given[:-2]))
 
     # -- requests
@@ -130,7 +133,7 @@ class TwoPhaseHistories(RuleBasedStateMachine):
 
     @rule(data=st.data(), committed=st.booleans(), version=st.sampled_from([2, 0]))
     def end_late(self, data, committed, version):
-        """Send a delayed EndTxn of a former client, or of a former transaction."""
+        """Send a delayed EndTxn of a former client or transaction. It must be refused."""
         if len(self.given) >= 3:
             answer = self.world.end(self.stale(data), committed, version)
             assert answer.error in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -152,7 +155,7 @@ class TwoPhaseHistories(RuleBasedStateMachine):
 
     @rule(epoch=st.sampled_from([EXHAUSTED - 1, EXHAUSTED]))
     def age(self, epoch):
-        """Raise the client's epoch directly, as many initialisations would."""
+        """Set the client's epoch directly, as if many initialisations had raised it."""
         reference = self.reference
         if reference is None or not 0 <= reference.client[1] < epoch:
             return

@@ -1,4 +1,5 @@
-"""The machine stops around each step of a kept transaction (KIP-939), and the next start restores the transaction.
+"""The machine stops before or after each step of a kept transaction (KIP-939), and the next start restores the
+transaction.
 
 Covers promises 2 and 5 of docs/design.md.
 """
@@ -15,7 +16,8 @@ ORDERS, AUDIT = ('orders', 0), ('audit', 0)
 
 @pytest.fixture
 def world():
-    """A coordinator with an open transaction 1000:0 of two partitions, whose rows are durable."""
+    """Return a coordinator with an open transaction in two partitions. Its producer id is 1000, its epoch 0, and its
+    rows are durable."""
     world = World(immediate=False)
     world.init(is_two_phase=True)
     world.flush()
@@ -32,7 +34,7 @@ def keep(world):
 
 
 def kept(world):
-    """Keep the transaction durably. Return the client's pair."""
+    """Let a client keep the transaction, and make this durable. Return the client's (producer id, epoch)."""
     assert keep(world) is None
     world.flush()
     assert world.row().is_kept
@@ -44,7 +46,8 @@ def markers(world):
 
 
 def ends(world, kind, pair):
-    """Check that the transaction ends, with markers of its own producer id, and that the client gets its next pair."""
+    """Let the transaction end. Check that its markers have its producer id, and that `pair` is the client's next
+    (producer id, epoch)."""
     world.run_until_idle()
     row = world.row()
     assert row.state is (S.COMPLETE_COMMIT if kind == 'COMMIT' else S.COMPLETE_ABORT)

@@ -1,4 +1,5 @@
-"""The answer to each request of a client in each state of a transactional.id, kept transactions included (KIP-939)."""
+"""A table with the answer to each request in each state of a transactional.id, including kept transactions
+(KIP-939)."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to
 
@@ -13,13 +14,23 @@ NEVER_MS = 2147483647
 EXHAUSTED = 32766
 ORDERS = [('orders', 0)]
 
-# The columns are states of a transactional.id. empty: no transaction yet. complete: the last transaction is complete.
-# open: a transaction is open. kept: it was kept once. rotated: it was kept until the epoch was used up. pending: its
-# kept row is not durable. decided: a kept transaction was decided and lacks markers.
+# The columns of TABLE are states of a transactional.id:
+# - empty: no transaction has begun yet.
+# - complete: the last transaction is complete.
+# - open: a transaction is open.
+# - kept: an open transaction was kept once.
+# - rotated: an open transaction was kept so often that the client has a new producer id.
+# - pending: an open transaction was kept, but its row is not durable yet.
+# - decided: a kept transaction was decided, but its markers are not written yet.
 PLACES = ['empty', 'complete', 'open', 'kept', 'rotated', 'pending', 'decided']
-# The answers. next, keep and bump: NONE, and the client's pair is bumped; keep leaves the transaction open, bump ends
-# it. fence: CONCURRENT_TRANSACTIONS while the transaction is aborted. same: NONE, with an unchanged client's pair. ok:
-# NONE without a pair. "-": no client can send the request in this state.
+# The answers in TABLE, besides error codes:
+# - next: NONE, and the client's epoch is bumped.
+# - keep: NONE, the client's epoch is bumped, and the transaction stays open.
+# - bump: NONE, the client's epoch is bumped, and the transaction ends.
+# - fence: CONCURRENT_TRANSACTIONS, and the transaction is aborted.
+# - same: NONE, and the client's epoch is unchanged.
+# - ok: NONE, in an answer without an epoch.
+# - "-": no client can send this request in this state.
 BUSY, FENCED, MAPPING = 'CONCURRENT_TRANSACTIONS', 'PRODUCER_FENCED', 'INVALID_PRODUCER_ID_MAPPING'
 STATE, ABORTABLE, OLD = 'INVALID_TXN_STATE', 'TRANSACTION_ABORTABLE', 'INVALID_PRODUCER_EPOCH'
 TABLE = {
@@ -51,8 +62,8 @@ TABLE = {
 
 
 class Staged:
-    """A coordinator whose transactional.id is in one of the PLACES. `client` is the client's pair, `transaction` that
-    of the batches."""
+    """A coordinator with a transactional.id in one of the PLACES. `client` is the (producer id, epoch) of the client,
+    and `transaction` is that of the transaction's batches."""
 
     def __init__(self, place):
         self.place = place
@@ -84,7 +95,7 @@ class Staged:
         return self.world.init(is_two_phase=True, keeps=True)
 
     def pair(self, operation):
-        """Return the pair in the answer of an operation, once its row is durable."""
+        """Run an operation, and make its row durable. Return the (producer id, epoch) in its answer."""
         answer = operation()
         if answer is None:
             self.world.flush()
@@ -155,7 +166,7 @@ class Staged:
 
     @property
     def before(self):
-        """Return the client's pair before the last bump."""
+        """Return the (producer id, epoch) that the client had before the last bump."""
         return (1000, EXHAUSTED) if self.client == (1001, 0) else (self.client[0], max(0, self.client[1] - 1))
 
     def timeout(self):

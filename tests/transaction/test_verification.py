@@ -1,4 +1,4 @@
-"""The coordinator's answer to a Produce or TxnOffsetCommit before its first write."""
+"""The coordinator's answer when a Produce or TxnOffsetCommit asks it before the first write to a partition."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
@@ -10,7 +10,8 @@ ORDERS = ('orders', 0)
 
 
 def ask(world, producer, version, partitions=(ORDERS,), transactional_id='tx-1'):
-    """Verify partitions as a Produce does. Return a list that receives the answer: error codes by partition."""
+    """Verify partitions as a Produce does. Return a list. When the coordinator answers, {partition: error code} is
+    appended to it."""
     answers = []
     world.coordinator.add_or_verify_partitions(
         transactional_id, *producer, [world.topics.get(*partition) for partition in partitions], version,
@@ -36,7 +37,7 @@ def world():
 
 @pytest.fixture
 def finishing():
-    """A coordinator with a durable decision for tx-1 whose marker is not durable."""
+    """Return a coordinator with a transaction of tx-1 whose decision is durable, but whose marker is not."""
     world = World(immediate=False)
     world.init()
     world.flush()
