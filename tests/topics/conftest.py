@@ -1,4 +1,5 @@
-"""Fixtures of the topics tests: a partition on a real log, and a disk whose syncs finish when the test says so."""
+"""Fixtures for the tests of topics: a partition with a real log, and a disk whose syncs finish only when the test says
+so."""
 import pytest
 from support.disk.held_disk import HeldDisk
 
@@ -23,8 +24,8 @@ def flusher(disk):
 
 @pytest.fixture
 def open_partition(tmp_path, flusher, clock):
-    """Return a function that opens `orders-INDEX`, with topic settings by name. Its attribute `log` is the last opened
-    log."""
+    """Return a function that opens the partition `orders-INDEX`. Its keyword arguments are topic settings, and its
+    attribute `log` is the log that it opened last."""
 
     def opener(index=0, *, page_cache=False, clean_shutdown=True, **settings):
         overrides = {name.replace('_', '.'): str(value) for name, value in settings.items()}

@@ -1,4 +1,4 @@
-"""A broker whose process has no free descriptor. `run_alone` calls the functions of this file, each in its own
+"""Tests of a broker whose process has no free file descriptor. `run_alone` calls each of these functions in a separate
 process."""
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.log.shortage import SHORTAGE_PAUSE_MS
 
 
 class Hog:
-    """Holds every free descriptor."""
+    """A context manager that holds every free file descriptor of the process."""
 
     def __enter__(self):
         shared_open_files().release(len(shared_open_files()))
@@ -37,7 +37,7 @@ class Hog:
 
 
 class Messages(logging.Handler):
-    """Keeps the logged messages."""
+    """A logging handler that collects the messages."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sends Produce requests with one record to a broker in the process of the test."""
+"""Sends Produce requests with one record to an in-process broker."""
 from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import ProduceRequest
@@ -10,8 +10,8 @@ def record():
 
 
 def produce(broker: InProcessBroker, partition):
-    """Send a Produce. Return a function that returns the error code of the response, or None while there is no
-    response."""
+    """Send a Produce request. Return a function that returns the error code in the response, or None as long as there
+    is no response."""
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceRequest.TopicProduceData(
         name='orders', partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=bytes(record()))])])
     connection = broker.begin(request, 9)

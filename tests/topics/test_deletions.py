@@ -1,4 +1,4 @@
-"""The deletion of topics, and of their offsets in the group coordinator."""
+"""Deletion of topics, and of their committed offsets by the group coordinator."""
 import logging
 
 import pytest
@@ -12,7 +12,8 @@ TURNS = 100
 
 @pytest.mark.parametrize('names', [('orders', '__consumer_offsets'), ('__transaction_state', '__consumer_offsets')])
 def test_the_offsets_of_a_topic_go_with_the_topic_that_has_them(tmp_path, caplog, names):
-    """The coordinator once wrote tombstones to logs that were already closed, and logged two errors."""
+    """When one request deleted a topic and `__consumer_offsets`, the coordinator once wrote tombstones for the topic's
+    offsets to logs that were already closed, and logged two errors."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic('orders', 1)

@@ -4,7 +4,8 @@ from kbroker.topics.flusher import PARTITIONS_AT_ONCE, Flusher
 
 
 class Spy:
-    """Stands in for a partition: `end` is its log end, `durable` the offset that the flusher reported as synced."""
+    """Stands in for a partition. `end` is its log end offset, and `durable` is the offset up to which the flusher has
+    reported a sync."""
 
     def __init__(self, name):
         self.name, self.end, self.durable, self.is_deleted = name, 0, 0, False

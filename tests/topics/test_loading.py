@@ -1,4 +1,4 @@
-"""A coordinator replays its partitions before it serves."""
+"""A coordinator replays the partitions of its internal topic before it serves requests."""
 import re
 
 import pytest
@@ -24,7 +24,8 @@ def test_each_batch_is_replayed_in_order(open_partition):
 
 
 def test_a_batch_that_cannot_be_read_is_reported_with_its_file_and_offset(open_partition):
-    """The message once had only the offset, which does not name one of the many partitions of `__consumer_offsets`."""
+    """The error message once had only the offset, which does not say in which of the many partitions of
+    `__consumer_offsets` the batch is."""
     partition = open_partition()
     log = open_partition.log
     partition.append_batch(encode_batch([(0, None, b'sound')]))

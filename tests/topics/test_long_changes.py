@@ -1,4 +1,4 @@
-"""Changes of thousands of partitions: the broker serves other clients during the change, and no part holds the loop."""
+"""The broker serves other clients during changes of thousands of partitions, and no part of a change holds the loop."""
 import pathlib
 
 import pytest
@@ -16,14 +16,14 @@ FEW = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partition
 
 
 class Client:
-    """A client of a broker whose long work the test runs part by part."""
+    """A client of a broker. The test runs the broker's long work part by part."""
 
     def __init__(self, broker):
         self.broker = broker
 
     def ask(self, api, version=None, **fields):
-        """Send a request, and run long work until its response. Return the response, and how often another client was
-        served before it."""
+        """Send a request, and run long work until the broker responds. Serve a request of another client before each
+        part. Return the response and the number of these other requests."""
         request = build(f'{api}Request', **fields)
         version = request.versions[1] if version is None else version
         connection = self.broker.begin(request, version)
@@ -64,14 +64,14 @@ def directories(broker, topic):
 
 
 def test_a_topic_of_many_partitions_is_created_between_the_turns_of_others(client, broker):
-    """A CreateTopics of 9,990 partitions once stopped the loop for half a second."""
+    """A CreateTopics request for 9,990 partitions once held the loop for half a second."""
     codes, others = client.create('orders', partitions=MANY)
     assert (codes, len(broker.topics.topic('orders').partitions)) == ({0}, MANY)
     assert others > MANY // 2
 
 
 def test_a_metadata_request_that_creates_topics_lets_others_be_served(client):
-    """A Metadata that created 500 topics once stopped the loop for 4.4 s, because it wrote each topic to the disk
+    """A Metadata request that created 500 topics once held the loop for 4.4 s, because it wrote each topic to the disk
     separately."""
     answer, others = client.ask('Metadata', topics=[{'name': f'topic_{number}'} for number in range(500)],
                                 allow_auto_topic_creation=True)
@@ -80,7 +80,7 @@ def test_a_metadata_request_that_creates_topics_lets_others_be_served(client):
 
 
 def test_topics_are_deleted_between_the_turns_of_others(client, broker):
-    """A DeleteTopics of 9,000 partitions once stopped the loop for 1.7 s."""
+    """A DeleteTopics request for 9,000 partitions once held the loop for 1.7 s."""
     client.create('orders', partitions=MANY)
     broker.long_work.finish()
     answer, others = client.ask('DeleteTopics', topics=[{'name': 'orders'}])
@@ -90,8 +90,8 @@ def test_topics_are_deleted_between_the_turns_of_others(client, broker):
 
 
 def test_thousands_of_topics_are_hidden_and_freed_in_parts(client, broker):
-    """A DeleteTopics of 9,000 topics once removed them from the registry in one turn of 20 ms, and freed them in
-    another."""
+    """A DeleteTopics request for 9,000 topics once held the loop for 20 ms to remove them from the registry, and for
+    another turn to free them."""
     names = [f'topic_{number}' for number in range(2 * MANY)]
     assert client.create(*names)[0] == {0}
     topics = broker.topics.topics()
@@ -150,8 +150,8 @@ def test_producer_ids_and_internal_topics_are_made_while_a_large_topic_is_being_
 
 @pytest.mark.parametrize('steps', [1, 40, 120, 400])
 def test_a_crash_within_a_creation_or_a_deletion_leaves_a_topic_or_none(tmp_path, steps):
-    """After a kill at any part, the metadata has the whole topic or nothing of it, and the start completes the
-    change."""
+    """If the broker is killed after any part of the change, the metadata log has either the whole topic or nothing of
+    it. The next start completes the change."""
     for request in (build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 100,
                                                           'replication_factor': 1}]),
                     build('DeleteTopicsRequest', topics=[{'name': 'orders'}])):
@@ -175,7 +175,8 @@ def test_a_crash_within_a_creation_or_a_deletion_leaves_a_topic_or_none(tmp_path
 
 
 def test_a_topic_made_again_has_nothing_of_the_checkpoints_of_the_old_one(tmp_path):
-    """After a crash, the start must not apply the recovery point of the deleted topic to the new topic."""
+    """The start after a crash must not apply the recovery point of a deleted topic to a new topic with the same
+    name."""
     with InProcessBroker(tmp_path, FEW) as broker:
         broker.topics.create('orders', 40, {'segment.bytes': '1048576'})
         log = broker.logs.logs['orders', 7]
@@ -221,7 +222,8 @@ def produced(number):
 
 
 def test_producers_without_end_are_refused_at_the_bound(client, broker):
-    """The log keeps the state of its known producers, and still finds their duplicates."""
+    """When a log has the maximum number of producers, it refuses new producers. It keeps the state of its known
+    producers, and still recognises their duplicates."""
     client.create('orders', partitions=2)
     first, second = broker.topics.topic('orders').partitions
     state = broker.logs.logs['orders', 0].producer_state

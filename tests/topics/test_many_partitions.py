@@ -1,4 +1,4 @@
-"""A broker with many partitions: it creates their directories in parts, and survives a lack of descriptors."""
+"""A broker with many partitions creates their directories in parts, and survives a shortage of file descriptors."""
 import os
 import resource
 
@@ -89,7 +89,7 @@ def test_many_logs_are_closed_and_recovered_with_what_they_hold(tmp_path, durabi
 
 
 def test_without_descriptors_requests_are_refused_and_the_directory_stays_online(tmp_path):
-    """A broker without a free descriptor once took its log directory offline, as if the disk had failed."""
+    """When no file descriptor was free, the broker once took its log directory offline, as if the disk had failed."""
     run_alone(requests_are_refused_and_the_directory_stays_online, tmp_path)
 
 

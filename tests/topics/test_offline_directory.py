@@ -1,4 +1,5 @@
-"""An offline log directory refuses requests without growing: its error stays, and keeps no request.
+"""When the log directory is offline, every request gets the same error object, which must not keep the refused requests
+in memory.
 
 Covers KIP-112.
 """
@@ -11,8 +12,8 @@ REQUESTS = 50
 
 
 def test_the_error_of_an_offline_directory_keeps_no_requests(tmp_path):
-    """Each refusal once added its frames to the traceback of the shared error, which kept its request and connection
-    alive."""
+    """Each refusal once added stack frames to the traceback of the shared error object. These frames kept the request
+    and its connection in memory."""
     with InProcessBroker(tmp_path) as broker:
         broker.topics.create('orders', 1, {})
         failure = broker.logs.fail('the disk is gone')
@@ -27,7 +28,7 @@ def test_the_error_of_an_offline_directory_keeps_no_requests(tmp_path):
 
 
 def refuse(broker):
-    """Let the broker refuse a Fetch and a Produce."""
+    """Send a Fetch and a Produce request. Check that the broker refuses both."""
     batch = batch_of(broker.clock.wall_ms(), b'value')
     fetched = broker.ask(build('FetchRequest', max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=[
         {'topic': 'orders', 'partitions': [{'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1000}]}]), 12)

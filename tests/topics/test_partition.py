@@ -1,4 +1,4 @@
-"""The high watermark, the last stable offset, and the order in which waiters are notified."""
+"""A partition's high watermark and last stable offset, and the order in which it notifies waiters."""
 import gc
 import random
 
@@ -55,7 +55,8 @@ def test_with_page_cache_durability_it_follows_the_log_end(open_partition, disk)
 
 
 def test_with_page_cache_durability_a_roll_is_flushed_all_the_same(open_partition, flusher, disk):
-    # Without this flush, recovery after a crash would read every segment since the start.
+    # With page-cache durability, too, a rolled segment is synced. Otherwise, recovery after a crash would read every
+    # segment that was written since the start.
     partition = open_partition(page_cache=True)
     partition.append_batch(data(), Origin.CLIENT)
     open_partition.log.roll()
@@ -107,7 +108,8 @@ def test_waiters_are_notified_in_order_of_offset_and_not_before(open_partition, 
 
 @pytest.mark.parametrize('seed', range(5))
 def test_any_number_of_waiters_in_any_order(open_partition, flusher, disk, seed):
-    """A waiter for a duplicate arrives later than others, and waits for a lower offset."""
+    """Waiters do not arrive in the order of their offsets: a waiter for a duplicate waits for a lower offset than
+    waiters that came before it."""
     source = random.Random(seed)
     partition = open_partition()
     told, expected, waiting = [], [], []

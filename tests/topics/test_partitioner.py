@@ -1,4 +1,4 @@
-"""Groups and transactional.ids have the same partitions as with Kafka's brokers and clients."""
+"""Group ids and transactional.ids are mapped to the same partitions as in Kafka."""
 import pytest
 
 from kbroker.topics.partitioner import partition_for

@@ -1,4 +1,4 @@
-"""The registry of topics: changes by clients, the match of metadata and files, and restarts."""
+"""The registry of topics: changes by clients, agreement of the metadata with the files, and restarts."""
 import pytest
 from support.brokers.broker_fixtures import in_process_broker
 from support.brokers.in_process_broker import InProcessBroker

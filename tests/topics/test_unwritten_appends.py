@@ -1,4 +1,4 @@
-"""No reader, no acknowledgement and no later record depends on a record that a crash could still take away.
+"""As long as a crash could lose a record, the record is not read or acknowledged, and no other record depends on it.
 
 Covers promise 3 of docs/design.md.
 """
@@ -18,7 +18,8 @@ PRODUCER_ID = 7
 
 
 class CountedWrites(FailingFileSystem):
-    """Counts the writes to the log of `orders-0`, and lets them fail with `code`."""
+    """A file system that counts the writes to the log of `orders-0`, and lets them fail with the error number
+    `code`."""
 
     def __init__(self):
         super().__init__(self.count)
@@ -33,9 +34,10 @@ class CountedWrites(FailingFileSystem):
 
 
 class Tick:
-    """A tick in which a busy partition, whose log ends at offset 2, gets the records of offsets 2 and 3, then that of
-    offset 2 again. One producer sends all three. Offset 3 is accepted because of offset 2, and the last append is a
-    duplicate.
+    """A tick with three appends of one producer to a busy partition whose log ends at offset 2.
+
+    The first two appends are records with the sequences 2 and 3, which get the offsets 2 and 3. The record with
+    sequence 3 is accepted only because of the one before it. The third append repeats the first, so it is a duplicate.
     """
 
     def __init__(self, directory, durability):
@@ -51,7 +53,7 @@ class Tick:
         self.begin(2, 3, 2)
 
     def begin(self, *sequences):
-        """Send an append for each sequence, each over a separate connection."""
+        """Send a Produce request for each sequence, each over a separate connection."""
         self.requests = [self.produce(sequence) for sequence in sequences]
         self.connections = [self.broker.connect() for _ in sequences]
         for request, connection in zip(self.requests, self.connections, strict=True):
@@ -64,20 +66,22 @@ class Tick:
             {'name': 'orders', 'partition_data': [{'index': 0, 'records': batch}]}])
 
     def end(self):
-        """End the tick, and the next tick, which reports a failure of the first. Return the answers."""
+        """End the tick, then end another tick, in which failed writes of the first tick are reported. Return the
+        answers."""
         self.broker.turn()
         self.broker.turn()
         return self.answers()
 
     def answers(self):
-        """Return (error code, base offset) of each answered append."""
+        """Return (error code, base offset) for each append that is answered."""
         parts = [read_answer(request, PRODUCE_VERSION, reply).responses[0].partition_responses[0]
                  for request, connection in zip(self.requests, self.connections, strict=True)
                  for reply in connection.replies]
         return [(part.error_code, part.base_offset) for part in parts]
 
     def fetched(self):
-        """Return the error code, the high watermark and the last offset of a Fetch from the start."""
+        """Fetch from offset 0. Return the error code, the high watermark, and the last offset if any records were
+        read."""
         wanted = {'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1 << 20}
         request = build('FetchRequest', max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, session_epoch=-1,
                         topics=[{'topic': 'orders', 'partitions': [wanted]}])
