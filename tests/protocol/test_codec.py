@@ -1,4 +1,4 @@
-"""The codec agrees with the slow one in tests/reference, withstands hostile bytes, and reports errors."""
+"""The codec has the same results as the slow codec in tests/reference, withstands hostile bytes, and reports errors."""
 import contextlib
 import gc
 import random
@@ -30,7 +30,7 @@ from kbroker.protocol.messages import (
 TRUNCATED_OR_WRONG = (ProtocolError, reference.Malformed)
 
 
-# ---- both codecs agree
+# ---- comparison with the slow codec
 
 @pytest.mark.parametrize('name', NAMES)
 def test_what_the_codec_writes_is_what_the_reference_writes_and_reads(name):
@@ -58,7 +58,8 @@ def test_defaults_survive_the_wire_in_every_version(name):
 
 
 def mutated(random_source: random.Random, data: bytes) -> bytes:
-    """Return the bytes after one to three changes, removals, insertions or truncations."""
+    """Return a copy of `data` with one to three random mutations: a changed byte, removed or inserted bytes, or a
+    truncation."""
     changed = bytearray(data)
     for _ in range(random_source.randint(1, 3)):
         at = random_source.randrange(len(changed) + 1)
@@ -75,7 +76,7 @@ def mutated(random_source: random.Random, data: bytes) -> bytes:
 
 
 def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
-    """Each of 20,000 mutated frames is refused, or has the values that the reference reads."""
+    """Both codecs refuse each of 20,000 mutated messages, or both read the same values from it."""
     random_source = random.Random(20)
     samples = []
     for name in NAMES:
@@ -95,13 +96,13 @@ def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
         except ProtocolError:
             found = None
             refused += 1
-        # The assertion compares texts because nan does not equal nan.
+        # Compare the values as texts, because nan does not equal nan.
         assert repr(found) == repr(expected), (message_class.__name__, version, data.hex())
     assert 1_000 < refused < 20_000
 
 
 def filled(message_class, random_source: random.Random):
-    """Return a message whose arrays and strings are not empty."""
+    """Return a message of this class with non-empty arrays and strings."""
     numbers = {'bool': True, 'float64': 0.5, 'string': 'name', 'bytes': b'\x01\x02', 'records': b'records'}
 
     def fill(struct, struct_class):
@@ -188,7 +189,8 @@ def test_what_is_wrong_with_a_string_is_said(data, version, complaint):
     (messages.FindCoordinatorResponse, 3, 'error_message', b'\xff\xff\xff\xff\x0f'),
     (messages.ConsumerProtocolSubscription, 0, 'user_data', b'\xff\xff\xff\xfe')])
 def test_each_length_below_zero_is_null_as_kafka_reads_it(message_class, version, field, null):
-    """A compact length is an unsigned varint minus one. Kafka reads 32 bits of the varint."""
+    """A compact length is an unsigned varint minus one. Kafka reads the varint into 32 bits, so large values become
+    lengths below 0."""
     message = message_class(**{field: None})
     good = encode(message, version)
     size = {'topics': 1 if version >= 9 else 4, 'error_message': 1 if version >= 3 else 2, 'user_data': 4}[field]
@@ -295,7 +297,7 @@ def test_fields_that_the_version_lacks_are_left_out():
 
 
 class Slice:
-    """A stand-in for a slice of a log file."""
+    """Stands in for a slice of a log file in a `records` field."""
 
     def __init__(self, size_bytes):
         self.size_bytes = size_bytes
@@ -372,7 +374,7 @@ def test_a_message_shows_its_fields():
 # ---- reference counts
 
 def churn() -> None:
-    """Decode and encode many times, and let each kind of success and failure occur."""
+    """Decode and encode many times, with every kind of success and failure."""
     metadata = encode(filled(MetadataResponse, random.Random(2)), 12)
     fetch = encode(filled(FetchRequest, random.Random(3)), 15)
     for size in range(len(metadata)):

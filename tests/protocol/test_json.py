@@ -1,4 +1,5 @@
-"""Messages in the JSON form of Kafka's converters. tests/jvm/test_decoders.py compares all tables with Kafka itself."""
+"""Messages are printed as JSON in the format of Kafka's converters. tests/jvm/test_decoders.py compares the JSON of all
+messages with Kafka's."""
 import base64
 import json
 import random

@@ -1,4 +1,5 @@
-"""Records of the metadata log: golden vectors, framing, and errors. Kafka's dump tool decodes each of the vectors."""
+"""Encoding and decoding of metadata records: fixed examples, framing, and errors. Kafka's dump tool decodes each of the
+examples."""
 
 import pytest
 

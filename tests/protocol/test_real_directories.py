@@ -1,4 +1,5 @@
-"""The codec reads the rows and metadata records of Kafka 4.2 to 4.4, and writes the same bytes again."""
+"""The codec decodes the rows and metadata records in directories of Kafka 4.2 to 4.4, and encodes them to the same
+bytes."""
 import pathlib
 import tarfile
 
@@ -14,7 +15,7 @@ DIRECTORIES = sorted((pathlib.Path(__file__).parents[1] / 'data' / 'kafka-direct
 
 
 def records_of(archive: pathlib.Path, topic: str):
-    """Yield (key, value) of every data record in the topic's segments and snapshots."""
+    """Yield (key, value) for every data record in the segments and snapshots of a topic."""
     with tarfile.open(archive) as tar:
         for member in tar:
             path = pathlib.PurePath(member.name)

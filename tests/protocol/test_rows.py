@@ -1,4 +1,4 @@
-"""Rows of the coordinators' topics: golden vectors, framing, and newer or broken rows."""
+"""Encoding and decoding of rows in the coordinators' topics: fixed examples, framing, and newer or broken rows."""
 import pytest
 
 from kbroker.protocol import messages, schema
@@ -153,7 +153,7 @@ def test_an_offset_row_has_kafkas_bytes(version, value, data):
 
 
 def test_a_group_row_has_the_layout_of_version_3():
-    """The bytes are derived by hand from the field list, not written by kbroker."""
+    """The expected bytes were derived by hand from the list of fields."""
     member = GroupMetadataValue.MemberMetadata(
         member_id='m',
         group_instance_id=None,
@@ -181,7 +181,8 @@ def test_a_group_row_has_the_layout_of_version_3():
 
 
 def test_a_current_assignment_row_shares_its_struct_between_two_fields():
-    """The bytes are derived by hand from the field list. Only the first struct has the tag of the assignment epochs."""
+    """The expected bytes were derived by hand from the list of fields. Only the first struct has the tagged field
+    `assignment_epochs`."""
     partitions = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=5, previous_member_epoch=4, state=1,
@@ -225,9 +226,11 @@ def test_a_nullable_struct_in_a_tag_has_its_presence_byte():
 
 
 def test_a_null_struct_in_a_tag_is_a_zero_byte():
-    """Kafka writes a zero byte for each member of a non-classic consumer group.
+    """In the row of a member that does not use the classic protocol, Kafka writes a zero byte for the null struct in a
+    tagged field.
 
-    Outside of tags, a null struct is -1. The codec once expected -1 in tags, too, and could not read these rows.
+    Outside of tagged fields, a null struct is the byte -1. The codec once expected -1 in tagged fields, too, and could
+    not read these rows.
     """
     value = ConsumerGroupMemberMetadataValue(client_id='c', client_host='h', classic_member_metadata=None)
     data = encode_row_value(value, 0)

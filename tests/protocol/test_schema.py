@@ -1,4 +1,4 @@
-"""The reader of message tables, and rules that hold for all tables."""
+"""The parser of message tables, and rules that all tables must follow."""
 import subprocess
 import sys
 

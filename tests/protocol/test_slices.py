@@ -1,4 +1,5 @@
-"""Long messages are decoded and encoded in parts, with the results of the codec and with a bound on elements."""
+"""Long messages are decoded and encoded in parts. The results equal those of the codec, and the number of elements is
+bounded."""
 import gc
 import random
 import time
@@ -15,19 +16,19 @@ from kbroker.protocol.messages import CreateTopicsRequest, MetadataRequest, Meta
 from kbroker.protocol.slices import MOST_ELEMENTS, decode_in_slices, encode_in_slices, free_in_slices
 
 LONGEST_PART_S = 0.005
-"""The bound is generous: a part takes about 0.1 ms."""
+"""The most processor time that a part may take. This is generous: a part takes about 0.1 ms."""
 
 
 @pytest.fixture(autouse=True)
 def no_collections():
-    """Turn garbage collection off, so that collections of the test process's objects are not measured."""
+    """Turn the garbage collector off, so that the measured times do not include its runs in the test process."""
     gc.disable()
     yield
     gc.enable()
 
 
 def run(steps):
-    """Return the result of a generator, the number of its parts, and the processor time of the longest part."""
+    """Run a generator. Return its result, the number of its parts, and the processor time of the longest part in s."""
     count, longest_s = 0, 0.0
     while True:
         begun = time.thread_time()
