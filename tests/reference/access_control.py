@@ -1,4 +1,4 @@
-"""A slow decision about access, written from Kafka's rules: each call goes through all ACLs."""
+"""A slow access check, written from Kafka's rules for ACLs. Each call goes through all ACLs."""
 import ipaddress
 
 LITERAL, PREFIXED = 3, 4
@@ -7,7 +7,8 @@ ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 
 
 
 def address(text):
-    """Return a host as an address, so that equal addresses compare as equal, or `text` if it is not an address."""
+    """Return a host as an IP address object, so that different texts of the same address compare as equal. Return
+    `text` itself if it is not an IP address."""
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
@@ -38,7 +39,8 @@ def fits(entry, operation):
 
 
 def is_allowed(entries, super_users, everyone, question):
-    """Return whether the ACLs allow a question: (principal, host, operation, resource type, name)."""
+    """Return whether the ACLs allow an operation. `question` is (principal, host, operation, resource type, resource
+    name)."""
     principal, host, operation, resource_type, name = question
     if principal in super_users:
         return True
@@ -51,7 +53,7 @@ def is_allowed(entries, super_users, everyone, question):
 
 
 def is_allowed_by_type(entries, super_users, everyone, question):
-    """Return whether the ACLs allow an operation on at least one resource of a type. A question is (principal, host,
+    """Return whether the ACLs allow an operation on at least one resource of a type. `question` is (principal, host,
     operation, resource type)."""
     principal, host, operation, resource_type = question
     if is_allowed(entries, super_users, everyone, (principal, host, operation, resource_type, 'hardcode')):

@@ -1,7 +1,8 @@
-"""A slow codec for messages, the oracle of kbroker/protocol/codec.pyx.
+"""A slow codec for messages, with which the tests compare kbroker/protocol/codec.pyx.
 
-It is written from the protocol guide with `struct`, and shares only the parsed tables. Structs are dicts. Fields that a
-version lacks and absent tags have their defaults, as in Kafka's generated classes.
+It is written from Kafka's protocol guide with the module `struct`, and shares only the parsed message tables with
+kbroker. Decoded structs are dicts. As in Kafka's generated classes, fields that the version lacks, and absent tagged
+fields, have their defaults.
 """
 import struct
 
@@ -63,7 +64,8 @@ def _struct_bytes(shape: schema.Struct, version: int, flexible: bool, values: di
 
 
 def _is_struct_or_null(field: schema.Field, version: int) -> bool:
-    """Return True for a nullable struct. An int8 marks its presence, or in a tag, an unsigned varint."""
+    """Return whether a field is a nullable struct in this version. An int8 says whether this struct is present, or, in
+    a tagged field, an unsigned varint."""
     return field.type == 'struct' and not field.is_array and field.may_be_null(version)
 
 

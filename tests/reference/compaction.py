@@ -1,6 +1,7 @@
-"""A slow compaction in one step, written from the rules: the oracle of `kbroker.log.cleaner`.
+"""A slow compaction of a whole log, written from Kafka's rules. The tests compare `kbroker.log.cleaner` with it.
 
-A log is a list of batches. The model searches for markers, where the cleaner uses the transaction index.
+A log is a list of batches. To find aborted transactions, this code searches the list for markers. The cleaner uses the
+transaction index instead.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def _snappy(data: bytes) -> bytes:
 
 @dataclass
 class Stored:
-    """A batch in a log: its header and its decoded records."""
+    """A batch in a log, with its header and its decoded records."""
 
     header: Batch
     records: list[Record]
     data: bytes | None = None
-    """The bytes of a batch that compaction must not change."""
+    """The bytes that the batch was read from. None if compaction has changed the batch."""
 
     @classmethod
     def read(cls, data: bytes) -> Stored:
@@ -72,8 +73,8 @@ class Stored:
         return {0: 'abort', 1: 'commit'}.get(struct.unpack('>hh', (self.records[0].key or b'')[:4])[1])
 
     def face(self) -> tuple[object, ...]:
-        """Return the fields that a reader sees. Omit the base timestamp, which the writer chooses, unless it is a
-        delete horizon."""
+        """Return the fields that two equal batches must share. The base timestamp is included only if it is a delete
+        horizon, because otherwise the writer may choose it."""
         header = self.header
         return (
             header.base_offset,
@@ -94,7 +95,8 @@ class Stored:
 
 
 def marker_of(batches: list[Stored], number: int) -> Stored | None:
-    """Return the marker that ends the transaction of a batch: the next marker of its producer."""
+    """Return the marker that ends the transaction of batch `number`, which is the next marker of its producer, or
+    None."""
     producer_id = batches[number].header.producer_id
     return next(
         (batch for batch in batches[number + 1 :] if batch.header.producer_id == producer_id and batch.marker), None
@@ -110,7 +112,7 @@ def is_aborted(batches: list[Stored], number: int) -> bool:
 
 
 def has_data(batches: list[Stored], number: int) -> bool:
-    """Return whether a data batch remains of the transaction that marker `number` ends."""
+    """Return whether the log still has a data batch of the transaction that marker `number` ends."""
     producer_id = batches[number].header.producer_id
     for batch in reversed(batches[:number]):
         if batch.header.producer_id == producer_id and batch.has(TRANSACTIONAL):
@@ -129,7 +131,7 @@ class Rules:
     delete_retention_ms: int
     high_watermark: int
     last_records: dict[int, tuple[int, int]]
-    """For each active producer, the offset of its last data batch, or -1, and its epoch."""
+    """Maps each active producer id to (last offset of its last data batch, or -1; its epoch)."""
 
     def is_needed_husk(self, batch: Stored) -> bool:
         if batch.last_offset == self.high_watermark - 1:
@@ -153,7 +155,7 @@ def last_offsets(batches: list[Stored], rules: Rules) -> dict[bytes, int]:
 
 
 def compact(batches: list[Stored], rules: Rules) -> list[Stored]:
-    """Return the log after one cleaning of everything below `end_offset`."""
+    """Return the log after one compaction of all batches below `rules.end_offset`."""
     last = last_offsets(batches, rules)
     return [
         kept
@@ -213,7 +215,8 @@ def _changed(batch: Stored, records: list[Record], horizon_ms: int | None) -> St
 
 
 def committed_values(batches: list[Stored], end_offset: int) -> dict[bytes, bytes]:
-    """Return the last committed value of each key below an offset, without the keys that end with a tombstone."""
+    """Return {key: last committed value} for the records below `end_offset`. Omit keys whose last record is a
+    tombstone."""
     values: dict[bytes, bytes] = {}
     for number, batch in enumerate(batches):
         if batch.has(CONTROL) or is_aborted(batches, number):

@@ -1,4 +1,4 @@
-"""CRC-32C a bit at a time, as RFC 3720 states it."""
+"""Computes CRC-32C bit by bit, as RFC 3720 defines it."""
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:

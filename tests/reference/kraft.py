@@ -1,5 +1,4 @@
-"""A slow reader of the metadata log, written from the format. It returns the records of `__cluster_metadata-0` as plain
-values."""
+"""A slow reader of the metadata log in `__cluster_metadata-0`, written from the description of the format."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ LOG_OVERHEAD_BYTES = 12
 
 @dataclass
 class Entry:
-    """A record of the log. The records of one batch share a `batch_offset`, and take effect together."""
+    """A record of the metadata log. All records of one batch have the same `batch_offset`, and take effect together."""
 
     batch_offset: int
     offset: int
@@ -27,7 +26,7 @@ class Entry:
 
 
 class Fields:
-    """Reads successive values in the compact encoding."""
+    """Reads values one after the other from the bytes of a record in the compact encoding."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
@@ -60,7 +59,8 @@ class Fields:
 
 
 def entries(log: bytes) -> Iterator[Entry]:
-    """Yield the records of a segment. Raise AssertionError for a batch that a quorum leader does not write."""
+    """Yield the records in `log`, the bytes of a segment. Raise AssertionError for a batch that no quorum leader would
+    write."""
     at = 0
     while at < len(log):
         end = at + LOG_OVERHEAD_BYTES + int.from_bytes(log[at + 8 : at + 12], 'big')
@@ -84,7 +84,8 @@ def entries(log: bytes) -> Iterator[Entry]:
 
 
 def read_log(log_dir: pathlib.Path) -> list[Entry]:
-    """Return the records of the metadata log. Check that offsets are contiguous and epochs never decrease."""
+    """Return all records of the metadata log. Raise AssertionError unless their offsets are contiguous and their epochs
+    never decrease."""
     found: list[Entry] = []
     for segment in sorted(log_dir.glob('__cluster_metadata-0/*.log')):
         for entry in entries(segment.read_bytes()):
@@ -95,12 +96,13 @@ def read_log(log_dir: pathlib.Path) -> list[Entry]:
 
 
 def record_kinds(found: list[Entry]) -> list[tuple[int, int]]:
-    """Return (api key, version) of each data record."""
+    """Return (api key, version) for each data record."""
     return [(entry.value[1], entry.value[2]) for entry in found if entry.control_type is None]
 
 
 def partition_states(found: list[Entry]) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """Return (leader, leader epoch, partition epoch) by (topic, partition). The log has no aborted transaction."""
+    """Return {(topic, partition): (leader, leader epoch, partition epoch)}. The log must not have aborted
+    transactions."""
     names: dict[bytes, str] = {}
     states: dict[tuple[str, int], tuple[int, int, int]] = {}
     for entry in found:

@@ -1,4 +1,5 @@
-"""A partition's log as a list of batches, with slow producer rules: the oracle of `kbroker.log`."""
+"""A partition's log as a list of batches, with a slow check of the rules for producers. The tests compare `kbroker.log`
+with it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ CLIENT, COORDINATOR = 'client', 'coordinator'
 
 @dataclass
 class Batch:
-    """A batch that was passed to the log, and the base offset that it got."""
+    """A batch that is appended to the log, and the base offset that the log gives it."""
 
     data: bytes
     count: int
@@ -42,11 +43,11 @@ class Producer:
 
 
 class Refused(Exception):
-    """Raised for a refused append. The argument is Kafka's name of the error."""
+    """Raised if the log refuses an append. The argument is Kafka's name of the error code."""
 
 
 class ReferenceLog:
-    """A log that computes all its state from the list of batches at each request."""
+    """A log that computes its state from the list of all batches in each call."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -56,7 +57,8 @@ class ReferenceLog:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
     def producers(self, restarted_at: int = 0) -> dict[int, Producer]:
-        """Return the state after all batches. Each producer remembers only its last batch below `restarted_at`."""
+        """Return {producer id: Producer} after all batches. `restarted_at` is the log end at the last restart: of the
+        batches before it, each producer remembers only the last one."""
         state: dict[int, Producer] = {}
         for batch in self.batches:
             if batch.producer_id < 0:
@@ -78,7 +80,8 @@ class ReferenceLog:
         return state
 
     def append(self, batch: Batch, origin: str, restarted_at: int = 0) -> tuple[int, bool]:
-        """Append a batch. Return its base offset, and True if it is a duplicate. Raise Refused."""
+        """Append a batch. Return (base offset, whether the batch is a duplicate). Raise Refused if the batch violates a
+        rule."""
         producer = self.producers(restarted_at).get(batch.producer_id)
         if batch.producer_id >= 0 and producer is not None:
             if origin == CLIENT:
@@ -108,11 +111,12 @@ class ReferenceLog:
             raise Refused('INVALID_TXN_STATE')
 
     def truncate_to(self, end_offset: int) -> None:
-        """Remove the batches that a crash lost."""
+        """Remove the batches from `end_offset` on, as a crash would."""
         self.batches = [batch for batch in self.batches if batch.last_offset < end_offset]
 
     def transactions(self) -> list[tuple[int, int, int | None, str | None]]:
-        """Return (producer id, first offset, marker offset, outcome) of each transaction, ordered by first offset."""
+        """Return (producer id, first offset, marker offset, outcome) for each transaction, sorted by first offset. The
+        last two are None for an open transaction."""
         found: list[tuple[int, int, int | None, str | None]] = []
         opened: dict[int, int] = {}
         for batch in self.batches:
@@ -129,6 +133,7 @@ class ReferenceLog:
         return min(unstable) if unstable else None
 
     def aborted(self, start_offset: int, end_offset: int) -> set[tuple[int, int]]:
-        """Return (producer id, first offset) of the aborted transactions with a batch or the marker in the range."""
+        """Return (producer id, first offset) for each aborted transaction that has a batch or its marker from
+        `start_offset` to before `end_offset`."""
         return {(producer_id, first) for producer_id, first, marker, end in self.transactions()
                 if end == 'abort' and marker is not None and marker >= start_offset and first < end_offset}

@@ -1,4 +1,5 @@
-"""A slow codec for record batches, written from the format: the oracle of `kbroker.record`."""
+"""A slow codec for record batches, written from the description of the format. The tests compare `kbroker.record` with
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ ATTRIBUTES_AT = 21
 
 
 class Malformed(Exception):
-    """Raised for bytes that violate the format."""
+    """Raised if bytes violate the format."""
 
 
 @dataclass
@@ -131,7 +132,8 @@ class Reader:
 
 
 def decode_records(data: bytes, count: int, *, is_strict: bool = False) -> list[Record]:
-    """Return the records. With `is_strict`, a null must have length -1; otherwise each negative length is null."""
+    """Return the records in `data`, the records of a batch. Each negative length means null, or, with `is_strict`, only
+    -1."""
     reader = Reader(data)
     records = []
     for _ in range(count):
@@ -151,8 +153,8 @@ def decode_records(data: bytes, count: int, *, is_strict: bool = False) -> list[
 
 
 def delivered(batches: list[Batch], aborted: list[tuple[int, int]]) -> list[int]:
-    """Return the base offsets of the batches that a read_committed consumer delivers. A heap holds the aborted
-    transactions."""
+    """Return the base offsets of the batches that a read_committed consumer delivers. Keep the aborted transactions in
+    a heap, as Kafka's consumer does."""
     waiting = [(first_offset, producer_id) for producer_id, first_offset in aborted]
     heapq.heapify(waiting)
     aborting: set[int] = set()

@@ -1,4 +1,4 @@
-"""Merges the batches of a share state record by record: the oracle of `group/share/merge`."""
+"""Merges the batches of a share state record by record. The tests compare `group/share/merge` with it."""
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""The slow twin of `kbroker.group.share.partition`: a dict with the state of each offset.
+"""A slow implementation of share partitions, with which the tests compare `kbroker.group.share.partition`.
 
-It follows the rules of share groups record by record. Only its answers equal those of the fast twin, not its structure.
+It has a dict with the state of each offset, and applies the rules of share groups record by record.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAST_LIMIT = 10_000
 
 @dataclass
 class Tracked:
-    """One record in flight."""
+    """The state of one record in flight."""
 
     state: int = AVAILABLE
     count: int = 0
@@ -223,13 +223,14 @@ class ReferenceSharePartition:
             self.start_offset += 1
 
     def table(self) -> list[tuple[int, int, int, str | None]]:
-        """Return (offset, state, delivery count, member id) of each tracked record."""
+        """Return (offset, state, delivery count, member id) for each tracked record, sorted by offset."""
         return [(offset, record.state, record.count, record.member_id)
                 for offset, record in sorted(self.records.items())]
 
 
 class Giving:
-    """One acquisition. Its caller offers the records in order, and it acquires those that the rules allow."""
+    """One acquisition. The caller offers records in the order of their offsets, and the acquisition takes those that
+    the rules allow."""
 
     def __init__(self, wanted: Wanted, budget: int):
         self.wanted = wanted
