@@ -4,8 +4,8 @@ Producers send versions 0-3, whose requests name one transaction each. In versio
 INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 Brokers send versions 4 and 5 to each other. Their requests can name many transactions, and can verify partitions
-without adding them (KIP-890). They may name internal topics. A request of a producer may not: producers add their
-offsets with AddOffsetsToTxn.
+without adding them (KIP-890). They may name internal topics. Requests of producers may not, because producers use
+AddOffsetsToTxn to add the partition of `__consumer_offsets`.
 
 If the previous transaction of a producer is not complete yet, the request waits briefly for its completion before it
 fails with CONCURRENT_TRANSACTIONS. If one partition of a transaction is refused, no partition is added, and all other
@@ -249,7 +249,8 @@ cdef class AddPartitionsHandler(Handler):
 
 
 def handle_batched(request, body):
-    """Add the partitions of many transactions, or verify them, in parts."""
+    """Add the partitions of many transactions, or verify them, as the request says. A generator does the work in
+    parts."""
     require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     request.start_work(add_in_parts(request, body), partial(end_batched, request, body))
 
@@ -276,7 +277,8 @@ def add_in_parts(request, body):
 class BatchedResults:
     """The results of all transactions of one request.
 
-    This is a class because a closure and the generator would refer to each other.
+    A closure instead of this class would form a reference cycle with the generator, and the garbage collector, which
+    would free such cycles, does not run.
     """
 
     def __init__(self, request):

@@ -62,8 +62,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def entity_of(entry: Any) -> Entity:
-    """Return the (type, name) pairs of an entry, sorted by type. If there are too many, return enough of them for a
-    refusal."""
+    """Return the (type, name) pairs of an entry, sorted by type. If the entry has more than MOST_TYPES pairs, return
+    only MOST_TYPES + 1 of them, because the entry will be refused."""
     return tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity[:MOST_TYPES + 1]),
                         key=lambda part: (part[0], part[1] is not None, part[1] or '')))
 

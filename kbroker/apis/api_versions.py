@@ -8,8 +8,9 @@ whatever the settings (KIP-511): `dispatch` does this. The client then repeats i
 support.
 
 From version 3 on, the client names its software. A name or version that does not match Kafka's pattern gets
-INVALID_REQUEST. Before a login, a connection gets only one successful answer. This answer is complete. Answers of
-versions 0-3 omit supported features whose lowest level is 0, because older clients reject that level (KIP-1022).
+INVALID_REQUEST. Before a login, a connection gets only one successful answer. This answer lists the same APIs as an
+answer after the login. Answers of versions 0-3 omit supported features whose lowest level is 0, because older clients
+reject that level (KIP-1022).
 """
 from __future__ import annotations
 

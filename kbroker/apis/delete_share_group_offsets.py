@@ -1,6 +1,6 @@
 """DeleteShareGroupOffsets (key 92), version 0 (KIP-932).
 
-Deletes the share state that a share group without members has of topics: of all partitions of each topic. A topic
+Deletes the share state of all partitions of the named topics in a share group, which must not have members. A topic
 without share state in the group gets UNKNOWN_TOPIC_OR_PARTITION. As in Apache Kafka, the answer has no topics if the
 group has never had a share state. The answer is sent when the changes are durable.
 """

@@ -1,9 +1,9 @@
 """DescribeGroups (key 15), versions 0-6.
 
 The response has the last assignment of each member, and, while the group is stable, the metadata of each member. A
-group that does not exist has the state Dead. From version 6 on, this group also gets GROUP_ID_NOT_FOUND and a message
-(KIP-1043). Version 3 adds the operations that the client is authorized to perform (KIP-430), and version 4 adds
-group.instance.id. A group that the request names twice is described once.
+group that does not exist has the state Dead. From version 6 on, its description also has the error GROUP_ID_NOT_FOUND
+and a message (KIP-1043). Version 3 adds the operations that the client is authorized to perform (KIP-430), and version
+4 adds group.instance.id. A group that the request names twice is described once.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 SHARE_PARTITION = 2
 VERSION_WITH_SHARE_PARTITIONS = 6
 SUCCESS = 'NONE'
-"""The error message that Kafka sends without an error in versions below 4. From version 4 on, the message is empty."""
+"""The error message in successful answers of versions 0-3, as in Kafka. From version 4 on, this message is empty."""
 
 
 def handle(request: Request, body: Any) -> Steps:

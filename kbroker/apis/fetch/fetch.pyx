@@ -2,8 +2,8 @@
 
 Returns whole batches from the segment files, beginning with the batch that contains the requested offset. Only batches
 below the high watermark are returned. With isolation level read_committed, only batches below the last stable offset
-are, and the answer lists the aborted transactions in their range. If any partition has a batch, at least one batch is
-returned, however small the limits of the request are (KIP-74).
+are returned, and the answer lists the aborted transactions in the range of these batches. If any partition has a batch,
+at least one batch is returned, however small the limits of the request are (KIP-74).
 
 A request that finds less than min_bytes waits until its partitions have enough, but for at most max_wait_ms. A request
 that finds no records also waits until records that were acknowledged with acks=1 are on the disk. As in Kafka,
@@ -241,8 +241,8 @@ cdef class Fetch(Waiter):
         return self.request.send(write_response(self.request, 0, self.session.session_id, news.partitions))
 
     cdef bint is_throttled(self) except -1:
-        """Record the size of the answer for the client's quotas. If the size, or the time of the request, exceeds a
-        quota, undo this and return True."""
+        """Record the size of the answer for the client's quotas. If the size or the time of the request exceeds a
+        quota, remove the size from the record again and return True."""
         cdef int64_t size_bytes = response_bytes(self.session.untaken_news(), self.request.version)
         meter = self.request.meter
         self.request.settle()

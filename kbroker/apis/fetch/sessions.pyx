@@ -419,7 +419,7 @@ cdef class FetchSessions:
 
     cdef int settle(self, FetchSession session, FetchRequest *request, Py_ssize_t unknown) except -1:
         """Before the answer to `request` is written, give a new session an id, and keep or drop an existing session.
-        `unknown` is the number of its partitions that do not exist.
+        `unknown` is the number of the session's partitions that do not exist.
         """
         cdef bint is_kept = unknown <= MOST_UNKNOWN and session.size <= MOST_NAMED
         if session.session_id == NO_SESSION:

@@ -42,7 +42,7 @@ def check_codes(*codes: int) -> None:
 def matching(authorizer: Authorizer, wanted: AclFilter, pace: Pace, room: ReplyRoom) -> Steps:
     """Return the entries that match a filter. Raise KafkaError INVALID_REQUEST if the answer becomes too long.
 
-    If ACLs change during the scan of the candidates, it is repeated once, with a copy of the list of candidates.
+    If ACLs change during the scan of the candidates, the scan is repeated once, with a copy of the list of candidates.
     """
     generation = authorizer.generation
     found: list[Entry] = []

@@ -193,7 +193,7 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
     ApiKey.UPDATE_FEATURES: _features_updated,
 }
-"""Maps each administrative API to its function (request, answer) -> changes."""
+"""Maps each administrative API to a function that returns the changes, given the request and the answer."""
 
 
 def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]:

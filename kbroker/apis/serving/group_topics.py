@@ -1,4 +1,4 @@
-"""The assignments of members, for the descriptions of consumer and share groups."""
+"""Describes the assignments of members of consumer and share groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping

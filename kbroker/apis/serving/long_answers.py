@@ -1,4 +1,4 @@
-"""Creates answers whose length depends on the request in parts, and bounds their size.
+"""Creates long answers in parts, and bounds their size.
 
 The handler of a request with a long answer is a generator function. It counts its work with a `Pace`, and yields
 between two parts. It answers a name once even if the request repeats the name, so that repeated names cost nothing. If
@@ -67,7 +67,7 @@ def in_parts(elements: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def each(elements: Iterable[Any], answer: Callable[[Any], Any], pace: Pace) -> Steps:
-    """Return `answer(element)` for each element."""
+    """Return a list with `answer(element)` for each element. A generator."""
     answers = []
     for element in elements:
         answers.append(answer(element))

@@ -103,7 +103,8 @@ cdef class Request:
         return self.node.advertised_address(self.connection.listener_name)
 
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=False) except -1:
-        """Return whether the client may do an operation with a resource. `security/acl_codes` has the codes of both.
+        """Return whether the client may do an operation with a resource. `security/acl_codes` has the codes of
+        operations and resource types.
 
         With `quiet`, a denial is not audited: the result only determines which resources the client sees.
         """
