@@ -208,7 +208,7 @@ def _versions(text: str | None) -> Versions:
 
 
 def parse(declaration: Declaration) -> Message:
-    """Parse the fields of a message. Raise TableError."""
+    """Parse the fields of a message. Raise TableError if a line is invalid."""
     root = Struct(declaration.name, [])
     structs: dict[str, Struct] = {}
     open_structs = [(0, root)]                      # (indent of the field that names it, struct)
