@@ -1,4 +1,4 @@
-/* CRC-32C (Castagnoli) in several implementations of which the fastest that the processor has is chosen at run time.
+/* CRC-32C (Castagnoli) in several implementations. The fastest that the processor supports is chosen at run time.
  *
  * The polynomial is reflected: the lowest bit of the first byte has the highest degree, and a 32-bit value holds x^0 in
  * bit 31.
@@ -29,7 +29,7 @@ typedef struct {
     kb_crc32c_function function;
 } kb_crc32c_kernel;
 
-/* Those that run on this machine, slowest first. */
+/* The implementations that this machine supports, slowest first. */
 static kb_crc32c_kernel kb_crc32c_kernels[5];
 static int kb_crc32c_kernels_count;
 static kb_crc32c_function kb_crc32c_best;
@@ -42,7 +42,7 @@ static void kb_crc32c_init_tables(void) {
         for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >> 1) ^ KB_CRC32C_POLYNOMIAL : crc >> 1;
         kb_crc32c_tables[0][byte] = crc;
     }
-    /* Table k: the byte, followed by k zero bytes. */
+    /* Table k maps each byte to the CRC of this byte and k zero bytes after it. */
     for (int k = 1; k < 8; k++)
         for (int byte = 0; byte < 256; byte++) {
             uint32_t before = kb_crc32c_tables[k - 1][byte];
@@ -95,7 +95,7 @@ static inline uint64_t kb_load64(const uint8_t *p) {
 #include <cpuid.h>
 #include <immintrin.h>
 
-/* Without the inversions at either end, so that kernels can leave their last bytes to it. */
+/* Compute the CRC without the inversions before and after, so that other kernels can use this for their last bytes. */
 __attribute__((target("sse4.2")))
 static inline uint32_t kb_one_stream(uint32_t state, const uint8_t *p, size_t n) {
     uint64_t wide = state;
@@ -110,10 +110,10 @@ static uint32_t kb_crc32c_sse42(uint32_t crc, const uint8_t *p, size_t n) {
     return ~kb_one_stream(~crc, p, n);
 }
 
-/* Three neighbouring streams of `bytes` each. A stream's state advances over d bytes by multiplication with x^(8d). The
- * states of the first two are not reduced but added to the last word of the third, which the crc32 instruction then
- * reduces. It multiplies that word by x^32, and a carry-less product of two reflected 32-bit values, taken as a 64-bit
- * value, has one x too many: so the constants are x^(8d - 33). */
+/* The multipliers for three neighbouring streams of `bytes` bytes each. Multiplication by x^(8d) advances a stream's
+ * state over d bytes. The advanced states of the first two streams are not reduced. They are added to the last word of
+ * the third stream, and the crc32 instruction reduces the sum. The instruction multiplies by x^32, and the carry-less
+ * product of two reflected 32-bit values has another factor x as a 64-bit value. So the constants are x^(8d - 33). */
 typedef struct {
     size_t bytes;
     uint64_t over_two, over_one;
@@ -147,10 +147,10 @@ static inline uint32_t kb_three_streams(uint32_t state, const uint8_t *p, const 
     return (uint32_t)_mm_crc32_u64(c, kb_load64(p + last + 2 * bytes) ^ joined);
 }
 
-/* Folding: a 128-bit accumulator moves d bits ahead when its earlier half is multiplied by x^(d+64) and its later half
- * by x^d. A product of a reflected 64-bit value and a reflected 32-bit one that was shifted left by one carries x^32 as
- * a 128-bit value: so the constants are x^(d+32) and x^(d-32), shifted. The accumulator at the end is a message of its
- * own, whose CRC is that of all that went in. */
+/* The constants for folding. A 128-bit accumulator moves ahead by d bits if its earlier half is multiplied by x^(d+64)
+ * and its later half by x^d. The product of a reflected 64-bit value and a reflected 32-bit value that was shifted left
+ * by one has a factor x^32 as a 128-bit value. So the constants are x^(d+32) and x^(d-32), shifted left by one. The CRC
+ * of the last accumulator is the CRC of all folded bytes. */
 static uint64_t kb_fold_128[2], kb_fold_512[2], kb_fold_2048[2];
 
 static void kb_init_fold(uint64_t constants[2], uint64_t distance_bits) {
@@ -226,7 +226,7 @@ static uint32_t kb_crc32c_vpclmul512(uint32_t crc, const uint8_t *p, size_t n) {
     return ~kb_one_stream(kb_one_stream(0, folded, sizeof folded), p, n);
 }
 
-/* The processor's word is not enough: the system must save the 512-bit registers (XCR0). */
+/* Check the operating system besides the processor: it must save the 512-bit registers (XCR0). */
 static int kb_has_vpclmul512(void) {
     unsigned a, b, c, d, xcr0, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
@@ -263,7 +263,7 @@ static void kb_crc32c_add_hardware(void) {
 
 enum { KB_ARM_STREAM_BYTES = 1024 };
 
-/* Multipliers by which a state advances over one stream, and over two. */
+/* The multipliers that advance a state over one stream and over two streams. */
 static uint32_t kb_over_one, kb_over_two;
 
 __attribute__((target("+crc")))
