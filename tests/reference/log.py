@@ -9,7 +9,7 @@ CLIENT, COORDINATOR = 'client', 'coordinator'
 
 @dataclass
 class Batch:
-    """A batch that is appended to the log, and the base offset that the log gives it."""
+    """A batch for the log, with the base offset that the log sets when the batch is appended."""
 
     data: bytes
     count: int

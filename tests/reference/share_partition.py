@@ -229,8 +229,8 @@ class ReferenceSharePartition:
 
 
 class Giving:
-    """One acquisition. The caller offers records in the order of their offsets, and the acquisition takes those that
-    the rules allow."""
+    """One acquisition. The caller offers records in the order of their offsets, and those that the rules allow are
+    acquired."""
 
     def __init__(self, wanted: Wanted, budget: int):
         self.wanted = wanted

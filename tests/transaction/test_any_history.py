@@ -1,4 +1,5 @@
-"""Invariants hold in random histories of clients with and without TV2, in which disk and power fail at random.
+"""The invariants of transactions hold in random histories of clients with and without TV2, in which disk and power fail
+at random.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -280,7 +281,7 @@ class Histories(RuleBasedStateMachine):
 
 @functools.cache
 def rows_of(stored):
-    """Return (transactional.id, row, last offset of its batch) of each record in a stored batch."""
+    """Return (transactional.id, row, last offset of the batch) for each record in a stored batch."""
     (header, batch), = iter_batches(stored)
     return [(*decode_row(record.key, record.value), header.last_offset) for record in decode_records(batch)]
 

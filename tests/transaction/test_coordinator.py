@@ -126,8 +126,8 @@ def test_an_exhausted_epoch_goes_over_to_a_new_producer_id(world):
 
 
 def test_a_producer_that_names_an_exhausted_epoch_goes_over_too_and_may_repeat_itself(world):
-    """If a producer repeats its InitProducerId at epoch 32766, the epoch must not be bumped twice. Kafka did so
-    (KAFKA-19367)."""
+    """If a producer repeats its InitProducerId at epoch 32766, it must get the same new producer id again. In Kafka,
+    the epoch was bumped twice (KAFKA-19367)."""
     exhausted = at_epoch(world, EXHAUSTED)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
     assert world.init('tx-1', *exhausted) == (NONE, 1001, 0)
@@ -360,7 +360,7 @@ def test_an_ending_at_the_last_epoch_is_not_decided_without_the_next_producer_id
 
 @pytest.mark.parametrize('before', ['Empty', 'CompleteCommit', 'CompleteAbort'])
 def test_an_abort_with_nothing_to_abort_bumps_the_epoch(world, before):
-    """Directly after a commit, an abort of no transaction must not fence its own producer. In Kafka, it did
+    """In Kafka, an abort without an open transaction, directly after a commit, fenced its own producer
     (KAFKA-18464)."""
     producer = producer_of(world.init())
     if before != 'Empty':
@@ -433,8 +433,8 @@ def test_a_delayed_ending_cannot_end_a_later_transaction(world):
 
 
 def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
-    """In Kafka, this commit got INVALID_TXN_STATE, which is fatal to the client, instead of PRODUCER_FENCED
-    (KAFKA-20785)."""
+    """A commit may arrive after the coordinator has aborted its transaction. In Kafka, this commit got
+    INVALID_TXN_STATE, which is fatal to clients that could continue after PRODUCER_FENCED (KAFKA-20785)."""
     producer = producer_of(world.init())
     world.transaction(producer, version=2)
     world.pass_time(70_000)
@@ -443,7 +443,8 @@ def test_a_commit_that_races_an_abort_of_the_coordinator_is_fenced(world):
 
 
 def test_a_producer_that_goes_over_to_tv2_between_transactions_goes_on(world):
-    """This happens if the broker is upgraded while the producer runs (KAFKA-18227)."""
+    """If the broker is upgraded while a producer runs, the producer changes to TV2 between two transactions
+    (KAFKA-18227)."""
     producer = producer_of(world.init())
     world.transaction(producer)
     assert world.end(producer, True) == (NONE, 1000, 0)

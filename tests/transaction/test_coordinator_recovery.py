@@ -251,8 +251,8 @@ LATER_ROWS = {
 @pytest.mark.parametrize('kept_batches', [0, 1, 2])
 @pytest.mark.parametrize('later_row', LATER_ROWS)
 def test_nothing_depends_on_a_complete_row_that_a_crash_could_take_away(later_row, kept_batches, most_together_bytes):
-    """The log never has a later row without the Complete row. If a crash loses the Complete row, the next start creates
-    it again, and it equals the row that clients have seen."""
+    """The log never has a row that was written after the Complete row, but not the Complete row itself. If a crash
+    loses the Complete row, the next start creates a Complete row that equals the one that clients have seen."""
     world = world_at_the_end_of_a_transaction(most_together_bytes=most_together_bytes)
     prepare, seen = len(all_rows(world)) - 1, world.row()
     assert world.state_partition().high_watermark == world.state_partition().log_end_offset

@@ -70,7 +70,7 @@ def ends(broker):
 
 
 def test_the_markers_of_a_large_transaction_are_written_in_parts(broker):
-    """An EndTxn over 5,000 partitions once stopped the loop for 6.4 s."""
+    """An EndTxn of a transaction with 5,000 partitions once held the loop for 6.4 s."""
     producer = Producer(broker)
     assert producer.add('orders', range(MANY)) == {0}
     assert producer.end() == ErrorCode.NONE

@@ -96,7 +96,8 @@ class History:
             known.transaction = known.client
 
     def keep(self):
-        """Let a new client keep an open transaction. Sometimes, set the client's epoch to the last one before."""
+        """Let a new client keep an open transaction. Sometimes, first set the present client's epoch to the last epoch,
+        so that the new client gets a new producer id."""
         for name, known in self.some(lambda known: known.transaction is not None):
             if known.is_kept and self.random.random() < 0.3:
                 metadata = self.broker.transactions.store.find(name)[1]
