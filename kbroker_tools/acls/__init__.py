@@ -1,1 +1,1 @@
-"""The parts of kbroker-acls: from its options to rules and filters, and the places that store ACLs."""
+"""The parts of kbroker-acls: the conversion of its options to rules and filters, and the places that store ACLs."""

@@ -1,7 +1,7 @@
 """The places that store ACLs: a live cluster, and the directory of a stopped broker.
 
-Both have the same methods. A directory is changed under its lock, by the code with which a broker changes it. An
-operator thus can create the first ACL, or another one when no user has the right to change ACLs.
+Both places have the same methods. The ACLs of a directory are changed under its lock, by the code that a broker uses.
+An operator can therefore create the first ACL, or grant access when no user has the right to change ACLs.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClusterAcls:
 
 
 class DirectoryAcls:
-    """The ACLs of a log directory. A broker may run while they are described, but not while they are changed."""
+    """The ACLs of a log directory. They can be described while a broker runs, but changed only while no broker runs."""
 
     def __init__(self, view: Any):
         self._view = view
@@ -79,11 +79,11 @@ class DirectoryAcls:
 
 
 def acl_of(entry: Any) -> AclFilter:
-    """Return the ACL of a record."""
+    """Return the ACL of a metadata record."""
     return AclFilter(entry.resource_type, entry.resource_name, entry.pattern_type, entry.principal, entry.host,
                      entry.operation, entry.permission_type)
 
 
 def write(controller: Any, records: list[Any]) -> None:
-    """Write records as one batch and flush it."""
+    """Write metadata records as one batch and flush it."""
     controller.at_once(controller.commits.write(records))

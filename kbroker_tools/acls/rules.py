@@ -30,7 +30,7 @@ SUPPORTED = {
     ResourceType.DELEGATION_TOKEN: {Operation.DESCRIBE},
     ResourceType.USER: {Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS},
 }
-"""The operations that apply to each type of resource. Brokers do not check this."""
+"""Maps each resource type to the operations that apply to it. Brokers do not check this."""
 
 PRODUCE = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 PRODUCE_IN_TRANSACTIONS = (Operation.WRITE, Operation.DESCRIBE)
@@ -39,7 +39,7 @@ EVERYTHING = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Oper
 
 
 class Resource(NamedTuple):
-    """Resources of one type, selected by a pattern of their names."""
+    """The resources of one type whose names match a pattern."""
 
     resource_type: ResourceType
     name: str
@@ -57,7 +57,7 @@ class Resource(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """An ACL without its resource."""
+    """The parts of an ACL that do not describe its resource."""
 
     principal: str
     host: str
@@ -69,7 +69,7 @@ class Rule(NamedTuple):
                 f'permissionType={self.permission.name})')
 
     def of(self, resource: Resource) -> AclFilter:
-        """Return this rule as an ACL of a resource, or as the filter that matches it."""
+        """Return an ACL: this rule for a resource. The same object is the filter that matches the ACL."""
         return AclFilter(resource.resource_type, resource.name, resource.pattern_type, self.principal, self.host,
                          self.operation, self.permission)
 
@@ -81,7 +81,7 @@ Rules = dict[Resource, list[Rule]]
 
 
 def rules_of(acls: Iterable[AclFilter]) -> Rules:
-    """Return ACLs grouped by resource, sorted. Codes that this version does not know are shown as UNKNOWN."""
+    """Return {resource: rules}, both sorted. Protocol codes that this version does not know become UNKNOWN."""
     found: Rules = {}
     for acl in acls:
         assert acl.resource_name is not None and acl.principal is not None and acl.host is not None
@@ -107,9 +107,10 @@ def resources_of(options: Options) -> list[Resource]:
 
 
 def wanted_rules(options: Options) -> Rules:
-    """Return the rules that --add or --remove concerns. A resource without rules means all of its ACLs.
+    """Return the rules that --add or --remove concerns, by resource. A resource without rules means all of its ACLs.
 
-    Raise click.UsageError for a resource or an operation that is missing or does not fit.
+    Raise click.UsageError if the resource or the operation is missing, or if the operation does not apply to the
+    resource.
     """
     resources = resources_of(options)
     if not resources:
@@ -137,7 +138,7 @@ def wanted_rules(options: Options) -> Rules:
 
 
 def check_operations(resource: Resource, rules: list[Rule]) -> None:
-    """Raise click.UsageError for an operation that does not apply to the resource."""
+    """Raise click.UsageError if a rule has an operation that does not apply to the resource."""
     supported = SUPPORTED[resource.resource_type] | {Operation.ALL}
     for rule in rules:
         if rule.operation not in supported:
@@ -146,7 +147,8 @@ def check_operations(resource: Resource, rules: list[Rule]) -> None:
 
 
 def rules_for(options: Options, operations: Iterable[Operation]) -> list[Rule]:
-    """Return the rules that the options describe: each allows or denies an operation to a principal from a host."""
+    """Return the rules that the options describe. Each rule allows or denies one operation to one principal from one
+    host."""
     operations = list(operations)
     return list(dict.fromkeys(
         Rule(principal, host.strip(), operation, permission)
@@ -157,7 +159,7 @@ def rules_for(options: Options, operations: Iterable[Operation]) -> list[Rule]:
 
 
 def principals_of(options: Options, option: str) -> list[str]:
-    """Return the principals that an option names. Raise click.BadParameter for text that is no principal."""
+    """Return the principals that an option names. Raise click.BadParameter if a text is not a principal."""
     principals = [text.strip() for text in options[option]]
     for principal in principals:
         if not principal.partition(':')[1]:
@@ -167,8 +169,8 @@ def principals_of(options: Options, option: str) -> list[str]:
 
 
 def parse_operation(text: str) -> Operation:
-    """Return the operation with a name such as `DescribeConfigs` or `DESCRIBE_CONFIGS`. Raise click.BadParameter for
-    others."""
+    """Return the operation with a name such as `DescribeConfigs` or `DESCRIBE_CONFIGS`. Raise click.BadParameter for an
+    unknown name."""
     names = {operation.name.replace('_', ''): operation for operation in Operation if operation >= Operation.ALL}
     found = names.get(text.strip().upper().replace('_', ''))
     if found is None:
