@@ -1,5 +1,4 @@
-"""Commands whose actions are options (`--list`, `--describe` ...), as in Kafka's older tools, and checks of the other
-options."""
+"""Checks of options for commands whose actions are options (`--list`, `--describe` ...), as in Kafka's older tools."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +11,7 @@ F = TypeVar('F', bound=Callable[..., Any])
 
 OFFSET_SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'shift_by', 'to_datetime',
                          'by_duration', 'from_file')
-"""The options that say how offsets are reset; `offset_options` declares them."""
+"""The options that specify how offsets are reset. `offset_options` declares them."""
 
 
 def spelled(name: str) -> str:
@@ -24,7 +23,8 @@ def is_given(value: Any) -> bool:
 
 
 def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
-    """Return the one option of `actions` that is set. Raise click.UsageError unless exactly one is set."""
+    """Return the option of `actions` that the user has set. Raise click.UsageError unless exactly one of them is
+    set."""
     actions = list(actions)
     chosen = [name for name in actions if is_given(options[name])]
     if len(chosen) != 1:
@@ -34,8 +34,8 @@ def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
 
 
 def check_companions(action: str, options: Mapping[str, Any], goes_with: Mapping[str, Collection[str]]) -> None:
-    """Raise click.UsageError for a given option that does not fit the action; `goes_with` maps options to their
-    actions."""
+    """Raise click.UsageError if an option is given that does not fit the action. `goes_with` maps each option to the
+    actions that it fits."""
     for name, actions in goes_with.items():
         if is_given(options[name]) and action not in actions:
             raise click.UsageError(f'{spelled(name)} goes with {listed(map(spelled, actions), "or")}, '
@@ -54,14 +54,14 @@ def require(options: Mapping[str, Any], name: str, action: str) -> None:
 
 
 def require_broker(options: Mapping[str, Any], action: str) -> None:
-    """Raise click.UsageError if --data-dir is given for an action that changes something: only the broker may write
-    there."""
+    """Raise click.UsageError if --data-dir is given for an action that changes something. Only the broker may write to
+    its log directory."""
     if options['data_dir'] is not None:
         raise click.UsageError(f'{spelled(action)} needs a broker: give --bootstrap-server, not --data-dir')
 
 
 def listed(words: Iterable[str], last: str = 'and') -> str:
-    """Join words as in `a, b and c`."""
+    """Join words as in `a, b and c`. `last` is the word before the last item."""
     *most, end = words
     return f'{", ".join(most)} {last} {end}' if most else end
 

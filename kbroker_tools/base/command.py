@@ -1,7 +1,7 @@
-"""Parts that all commands share: the options of the output, exit statuses and one-line error messages.
+"""Code that all commands share: output options, exit statuses and one-line error messages.
 
-Exit statuses: 0 done, 1 failed or found something wrong, 2 wrong usage. As in a shell, 130 after Ctrl-C, and 141 when
-the reader of the output has closed its pipe.
+The exit statuses are 0 for success, 1 if the command failed or found a fault, and 2 for wrong usage. As in a shell, the
+status is 130 after Ctrl-C, and 141 when the reader of the output has closed its pipe.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {'help_option_names': ['-h', '--help'], 'max_content_width': 100}
 
 
 class ToolError(click.ClickException):
-    """A failure reported to the user in one line, which says what was found and what to do."""
+    """A failure that the user sees as one line. The line says what the command found and what the user can do."""
 
     exit_code = 1
     program = 'kbroker'
@@ -42,7 +42,8 @@ class ToolError(click.ClickException):
 
 
 class _Warnings(logging.Handler):
-    """Prints each warning as a line on stderr. A warning may contain names that another program chose."""
+    """A log handler that prints each warning as a line on stderr. A warning may contain names that another program
+    chose."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(self.format(record))
@@ -53,7 +54,7 @@ _WARNINGS = _Warnings(logging.WARNING)
 
 @contextmanager
 def one_line_ending(program: str) -> Iterator[None]:
-    """End the program with one line and an exit status if the block raises an error, without a traceback."""
+    """Turn an error that the block raises into one line of output and an exit status, without a traceback."""
     ToolError.program = program
     Output.is_raw = False
     logging.lastResort = _WARNINGS
@@ -87,12 +88,12 @@ def one_line_ending(program: str) -> Iterator[None]:
 
 
 def _forget_output() -> None:
-    """Discard unwritten output, so that the interpreter's last flush does not fail."""
+    """Discard unwritten output, so that the interpreter's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Ending:
-    """A mixin for click commands that makes them end as `one_line_ending` does."""
+    """A mixin that makes a click command end as `one_line_ending` describes."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:
@@ -104,7 +105,8 @@ class Ending:
             sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Replace what click does after two events: an empty line for Ctrl-C, and exit status 1 for a closed pipe."""
+        """Run the command, and replace click's reactions to two events. Click prints an empty line after Ctrl-C, and
+        exits with status 1 when the pipe of the output is closed."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except KeyboardInterrupt:
@@ -130,7 +132,7 @@ json_option = click.option('--json', 'as_json', is_flag=True, help='One JSON obj
 
 
 def output_options(function: F) -> F:
-    """Add `--json` and `--raw`, for a command that prints names which other programs chose."""
+    """Add the options `--json` and `--raw`. They are for commands that print names which other programs chose."""
     def ask_for_names_as_they_are(context: click.Context, _: click.Parameter, is_raw: bool) -> None:
         if is_raw:
             Output.is_raw = True
@@ -141,7 +143,7 @@ def output_options(function: F) -> F:
 
 
 def command_line(program: str, **options: Any) -> str:
-    """Return a command line for the user to copy: the program and the options that are set."""
+    """Return a command line for the user to copy. It has the program and the options that are set."""
     given = (f'--{name.replace("_", "-")} {shell_word(str(value))}' for name, value in options.items()
              if value is not None)
     return ' '.join([program, *given])

@@ -1,10 +1,8 @@
-"""The output of all commands: rich on a terminal, plain text with tabs (as Kafka's tools print) in a pipe, JSON rows
-with `--json`.
-
-rich is imported for a terminal only. Names that other programs chose may contain line feeds, and sequences that control
-a terminal. Their control characters are escaped in all lines and cells, also in a pipe, unless `--raw` asks for
-unchanged names. Bytes that are not UTF-8 become U+FFFD, as in Kafka's tools (`as_utf8`).
-"""
+"""The output of all commands. A terminal gets tables by the library rich, which is imported only then. A pipe gets
+plain text with tabs, as from Kafka's tools. With `--json`, the output is JSON rows. Names that other programs chose may
+contain line feeds, or sequences that control a terminal. Control characters in names are therefore escaped in all lines
+and cells, also in a pipe. `--raw` prints the names unchanged. Bytes that are not UTF-8 become U+FFFD, as in Kafka's
+tools (`as_utf8`)."""
 from __future__ import annotations
 
 import json
@@ -26,12 +24,14 @@ if TYPE_CHECKING:
 PROGRESS_INTERVAL_S = 0.1
 NO_TIMESTAMP = -1
 LEAST_FOLD = 24
-"""The least width to which the text of a cell is wrapped. Every number fits, so only ids are wrapped."""
+"""The least width, in characters, to which the text of a cell is wrapped. Every number fits this width, so only ids are
+wrapped."""
 COLUMN_GAP = 3
 
 
 class Column(NamedTuple):
-    """A column of a table. `name` is the key in JSON rows, in snake_case and with its unit; `title` is the heading."""
+    """A column of a table. `name` is the key in JSON rows: in snake_case, with the unit of the values. `title` is the
+    heading."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Output:
     """The output of a command: tables and lines on stdout, notes and progress on stderr."""
 
     is_raw = False
-    """True with `--raw`: in a pipe, names are printed unchanged."""
+    """True if names are printed unchanged in a pipe, as `--raw` requests."""
 
     def __init__(self, as_json: bool = False, stream: IO[str] | None = None):
         self.as_json = as_json
@@ -51,7 +51,7 @@ class Output:
         self._noted: set[str] = set()
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-        """Print rows under their columns. A None is printed as `None`, as in Kafka's tools, and as null in JSON."""
+        """Print a table. A cell of None is printed as `None`, as in Kafka's tools, and as null in JSON."""
         if self.as_json:
             for row in rows:
                 self.row(dict(zip((column.name for column in columns), row, strict=True)))
@@ -65,7 +65,8 @@ class Output:
         self.stream.write(json_line(fields) + '\n')
 
     def line(self, text: str = '', style: str | None = None) -> None:
-        """Print a line of text, which may contain tabs. `style` is a style of rich, used on a terminal only."""
+        """Print a line of text, which may contain tabs. `style` is a style of rich. It has an effect only on a
+        terminal."""
         text = self._text(text, but='\t')
         if self.is_terminal and style is not None:
             self.console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -73,7 +74,7 @@ class Output:
             self.stream.write(text + '\n')
 
     def labelled(self, label: str, text: str) -> None:
-        """Print text after its label, which is dimmed on a terminal. The text may have several lines."""
+        """Print a label, which is dimmed on a terminal, and the text after it. The text may have several lines."""
         if self.is_terminal:
             from rich.text import Text
             self.console().print(Text.assemble((printable(label), 'dim'), printable(text, but='\n')), highlight=False,
@@ -82,7 +83,7 @@ class Output:
             self.stream.write(self._text(label + text, but='\n\t') + '\n')
 
     def note(self, text: str) -> None:
-        """Print a line that is not part of the result, on stderr."""
+        """Print a line on stderr that is not part of the result."""
         self.stream.flush()
         warn(text)
 
@@ -90,19 +91,20 @@ class Output:
         return text if self.is_raw and not self.is_terminal else printable(text, but)
 
     def note_once(self, text: str) -> None:
-        """Print a note, unless this command has printed it before."""
+        """Print a note on stderr, unless this command has printed the same note before."""
         if text not in self._noted:
             self._noted.add(text)
             self.note(text)
 
     def console(self) -> Console:
-        """Return rich's console for this stream. It respects NO_COLOR and the width of the terminal."""
+        """Return rich's console for `stream`. It respects NO_COLOR and the width of the terminal."""
         from rich.console import Console
         return Console(file=self.stream, highlight=False, emoji=False)
 
     @contextmanager
     def progress(self, description: str, total: int | None = None, unit: str = '') -> Iterator[Progress]:
-        """Show a progress bar on stderr if that is a terminal. `total` counts bytes if `unit` is 'bytes'."""
+        """Show a progress bar on stderr during the block, if stderr is a terminal. `total` is in bytes if `unit` is
+        'bytes'."""
         if not sys.stderr.isatty() or os.environ.get('TERM') == 'dumb':
             yield Progress()
             return
@@ -146,8 +148,8 @@ class Output:
             self.stream.write(''.join(cells) + '\n')
 
     def _rich_table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None) -> None:
-        """Print a table if it fits the terminal, with its titles wrapped if needed; otherwise print a list for each
-        row."""
+        """Print a table, with wrapped titles if needed. If the table does not fit the terminal, print each row as a
+        list."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -185,7 +187,7 @@ class Progress:
         self._restart = restart
 
     def restart(self, description: str, total: int | None) -> None:
-        """Begin another phase; the remaining time is estimated from its start."""
+        """Begin another phase of the progress bar. The remaining time is estimated from the start of the phase."""
         if self._restart is not None:
             self._restart(description, total)
 
@@ -195,9 +197,9 @@ class Progress:
 
 
 def as_utf8(text: str) -> str:
-    """Replace bytes that are not UTF-8 by U+FFFD, as Java does. Python holds them as surrogate escapes.
+    """Replace bytes that are not UTF-8 by U+FFFD, as Java does.
 
-    Also replace all other single surrogates, which JSON can contain.
+    In Python, these bytes are surrogate escapes. Other unpaired surrogates, which JSON can contain, are replaced too.
     """
     if text.isascii():
         return text
@@ -216,7 +218,7 @@ def warn(text: str) -> None:
 
 
 _HALVES = re.compile('[\ud800-\udc7f\udd00-\udfff]')
-"""The surrogates that are not an escaped byte."""
+"""Matches each surrogate that is not an escaped byte."""
 
 
 def _to_json(value: Any) -> Any:
@@ -228,11 +230,12 @@ def _to_json(value: Any) -> Any:
 
 
 _WORDS = re.compile(r'(?<=[a-z])(?=[A-Z(])|(?<=[-_])')
-"""The boundaries between the words of a title. Kafka's titles are words without spaces."""
+"""Matches the boundaries between the words of a title. Kafka's titles are words without spaces between them."""
 
 
 def _widths(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return the least width of each column, in characters."""
+    """Return the least width of each column, in characters: that of its longest title line or cell. A cell counts with
+    at most LEAST_FOLD characters."""
     return [max([*map(len, title.split('\n')), *(min(LEAST_FOLD, len(cell)) for cell in cells)])
             for title, *cells in zip(titles, *rows, strict=True)]
 
@@ -244,15 +247,14 @@ def _width(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 # ---- names from elsewhere
 
 def printable(text: str, but: str = '') -> str:
-    """Escape characters that control the terminal or reverse the text, as in `\\x1b` and `\\u202e`.
-
-    Bytes that are not UTF-8 become U+FFFD.
-    """
+    """Escape characters that control the terminal or reverse the direction of text, for example as `\\x1b` or
+    `\\u202e`. Bytes that are not UTF-8 become U+FFFD."""
     return _escaped(as_utf8(text), lambda character: character.encode('unicode_escape').decode(), but)
 
 
 def shell_word(text: str) -> str:
-    """Quote an argument for the shell. Unprintable characters become `$'\\x1b'`, which bash, zsh and ksh read."""
+    """Quote an argument for the shell. Unprintable characters are written as in `$'\\x1b'`, which bash, zsh and ksh
+    understand."""
     if text.isprintable():
         return shlex.quote(text)
     quoted = ''.join(character if character.isprintable() and character not in "'\\" else
@@ -271,9 +273,10 @@ def _escaped(text: str, escape: Callable[[str], str], but: str = '') -> str:
 # ---- in words
 
 def words_for_time(timestamp_ms: int) -> str:
-    """Return the time in UTC to the millisecond: `2026-11-20 14:03:07.120Z`.
+    """Return a time as text in UTC, to the millisecond: `2026-11-20 14:03:07.120Z`.
 
-    -1 stands for no timestamp, as in a record. A time out of the calendar stays a number.
+    A time of -1 means that a record has no timestamp, and has its own text. A time outside the years 1 to 9999 is
+    returned as a number.
     """
     if timestamp_ms == NO_TIMESTAMP:
         return 'no timestamp'
@@ -284,7 +287,7 @@ def words_for_time(timestamp_ms: int) -> str:
 
 
 def moment_of(timestamp_ms: int) -> datetime | None:
-    """Return a time in UTC, or None if its year is not from 1 to 9999."""
+    """Return a time in UTC. Return None if its year is not between 1 and 9999."""
     from datetime import UTC, datetime, timedelta
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
@@ -293,8 +296,8 @@ def moment_of(timestamp_ms: int) -> datetime | None:
 
 
 def words_for_age(now_ms: int, since_ms: int) -> str:
-    """Return an age as words, such as `for 3 h 20 min`. A time that is missing or in the future has words of its
-    own."""
+    """Return an age as words, such as `for 3 h 20 min`. A missing time and a time in the future have their own
+    texts."""
     if since_ms == NO_TIMESTAMP:
         return 'without a timestamp'
     if since_ms > now_ms:
@@ -303,5 +306,5 @@ def words_for_age(now_ms: int, since_ms: int) -> str:
 
 
 def words_for_count(count: int, noun: str) -> str:
-    """Return a number with its noun: `1 record`, `2,000 records`."""
+    """Return a count with its noun, such as `1 record` or `2,000 records`."""
     return f'{count:,} {noun}' + ('' if count == 1 else 's')

@@ -1,7 +1,7 @@
-"""The interface that a live cluster and a log directory share.
+"""The interface to cluster state that a live cluster and a log directory share. Commands are written against `View`.
 
-Commands are written against `View`. Offsets are record offsets, times are milliseconds since the epoch. An absent value
-is None, for example the offset of an open transaction if there is none.
+Offsets are record offsets, and times are milliseconds since the epoch. An absent value is None, for example the first
+offset of an open transaction if no transaction is open.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PartitionInfo:
     topic: str
     partition: int
     leader: int
-    """The leader's node id, or -1 if there is no leader."""
+    """The node id of the leader, or -1 if there is no leader."""
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
 
@@ -61,15 +61,15 @@ class Unreadable(NamedTuple):
     """A partition that this view cannot read."""
 
     reason: str
-    """A sentence that begins with the name of the partition."""
+    """The reason: a sentence that begins with the name of the partition."""
     command: str | None = None
-    """The command that shows more, or None."""
+    """A command that shows more about the partition, or None."""
     where: str = ''
-    """The place to run the command, such as `on the machine of broker 1`."""
+    """The place where the command must run, such as `on the machine of broker 1`."""
 
     @property
     def advice(self) -> str | None:
-        """Return the command and where to run it as text."""
+        """Return the command and the place where it must run as one text."""
         return None if self.command is None else f'{self.where}{": " if self.where else ""}{self.command}'
 
 
@@ -80,21 +80,25 @@ class View(Protocol):
     """
 
     place: str
-    """The address or the path, for messages."""
+    """The address of the cluster or the path of the directory, for messages."""
     is_live: bool
 
     @property
     def bootstrap_server(self) -> str | None:
-        """The broker's address; for a directory, that of the broker's last run. None if it is not known."""
+        """The address of the broker. For a directory, it is the address at which its broker last ran. None if the
+        address is unknown."""
 
     def now_ms(self) -> int:
-        """Return the time from which ages are computed."""
+        """Return the present time, from which the ages in the output are computed."""
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return every topic by name, sorted; internal topics are included."""
+        """Return {name: topic} for every topic, sorted by name. Internal topics are included."""
 
     def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
-        """Return those of the existing partitions that this view cannot read. One call serves all of them."""
+        """Return the existing partitions in `partitions` that this view cannot read, with the reasons.
+
+        One call can check many partitions.
+        """
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 
@@ -105,14 +109,14 @@ class View(Protocol):
     def transaction(self, transactional_id: str) -> TransactionInfo | None: ...
 
     def transactions_of(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo]:
-        """Return the transactions of many ids with few requests. Ids that do not exist are left out."""
+        """Return {transactional id: transaction} for the ids that exist. Many ids cost few requests."""
 
     def groups(self) -> list[str]: ...
 
     def group(self, group_id: str) -> GroupInfo | None: ...
 
     def listed_groups(self) -> list[GroupInfo]:
-        """Return all groups. Those of a broker come without their members."""
+        """Return all groups. A broker's groups come without their members."""
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]: ...
 
