@@ -1,1 +1,2 @@
-"""Checks of a whole log directory: of each partition, and of the files that must agree with each other."""
+"""Checks of a whole log directory: each partition is checked, and the files of the directory are compared with each
+other."""

@@ -1,4 +1,4 @@
-"""The advice at the end of each finding of kbroker-check: what to do, with the command."""
+"""The advice at the end of each finding of kbroker-check: what the operator can do, and the command for it."""
 from __future__ import annotations
 
 import os
@@ -11,16 +11,16 @@ REPAIRED = (Remedy.REBUILD_INDEXES, Remedy.WRITE_SNAPSHOT, Remedy.REMOVE)
 
 
 class Adviser:
-    """The advice for the findings of one check."""
+    """The source of advice for the findings of one check."""
 
     def __init__(self, log_directory: str, damaged: Collection[str], *, is_in_use: bool):
-        """`damaged` has the paths of partitions whose batches could not all be read."""
+        """`damaged` has the paths of the partitions in which at least one batch could not be read."""
         self._log_directory = log_directory
         self._damaged = damaged
         self._when = ' (once the broker is stopped)' if is_in_use else ''
 
     def advice(self, finding: Finding) -> str:
-        """Return what to do about a finding."""
+        """Return the advice for a finding."""
         place = self._place(finding.file)
         if finding.do is not None:
             return finding.do.replace('{accept}', self._command(place, '--accept'))
@@ -45,7 +45,8 @@ class Adviser:
         return f'kbroker-check {options} {shell_word(place)}{self._when}'
 
     def _place(self, file: str) -> str:
-        """Return the partition directory of a file, or the log directory for a file outside the partitions."""
+        """Return the partition directory that contains a file. If no partition contains it, return the log
+        directory."""
         inside = os.path.relpath(file, self._log_directory).split(os.sep)
         path = os.path.join(self._log_directory, inside[0])
         return path if len(inside) > 1 or os.path.isdir(path) else self._log_directory

@@ -1,7 +1,8 @@
-"""The check of a whole log directory: each partition, then the partitions against the other files.
+"""The check of a whole log directory. Each partition is checked first. Then the partitions are compared with the other
+files.
 
-Partitions are checked one by one (`check_one`, in any process). Then their contents are compared with the checkpoints,
-the metadata log and the rows of `__transaction_state`.
+`check_one` checks one partition and can run in any process. The contents of the partitions are then compared with the
+checkpoints, the metadata log and the rows of `__transaction_state`.
 """
 from __future__ import annotations
 
@@ -63,16 +64,19 @@ class PartitionTask:
     partition: int
     path: str
     size_bytes: int
-    """The size of the partition's logs, for the progress bar."""
+    """The size of the partition's log files. The progress bar shows it."""
     recovered_from: int | None
-    """The recovery point if the next start recovers the log; None after a clean stop."""
+    """The recovery point of the log, if the broker would recover the log at its next start. None after a clean stop."""
     is_metadata: bool
     log_start_offset: int
-    """The first visible offset according to the checkpoint; 0 if the log begins with its first segment."""
+    """The log start offset in the checkpoint. 0 if the checkpoint has none, which means that the log begins with its
+    first segment."""
     acknowledged_offset: int
-    """The offset below which checkpoints say that everything was acknowledged."""
+    """The higher of the recovery point and the high watermark in the checkpoints. All records below it were
+    acknowledged."""
     is_live: bool
-    """True if a broker uses the directory. Then only findings that every repetition confirms are reported."""
+    """True if a broker uses the directory. The check is then repeated, and only findings that occur in every repetition
+    are reported."""
 
 
 def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
@@ -108,7 +112,7 @@ class DirectoryCheck:
     fs: FileSystem
     directory: str
     is_locked: bool = False
-    """True if this process holds the lock, so that no broker uses the directory. The check then must not test the
+    """True if this process holds the lock of the directory, so that no broker uses it. The check must then not test the
     lock."""
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
@@ -117,7 +121,7 @@ class DirectoryCheck:
     """The proof that the metadata log lost records, or None."""
 
     def list_tasks(self) -> None:
-        """List the partitions, and read the other files of the directory. Raise LogDirectoryError if it is no log
+        """List the partitions, and read the other files of the directory. Raise LogDirectoryError if it is not a log
         directory."""
         names = sorted(self.fs.listdir(self.directory))
         self.is_partition = are_of_a_partition(names)
@@ -130,7 +134,7 @@ class DirectoryCheck:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
-        """The process id of the broker that uses the directory; 0 if it is not visible to this process."""
+        """The process id of the broker that uses the directory. 0 if this process cannot see the id."""
         self._deleted: dict[TopicPartition, str] = {}
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
@@ -206,7 +210,7 @@ class DirectoryCheck:
     # ---- partitions ----
 
     def add(self, task: PartitionTask, report: PartitionReport | OSError | None) -> None:
-        """Add the report that `check_one` returned, or the error that it raised."""
+        """Add the result of `check_one` for a partition: the report that it returned, or the error that it raised."""
         if report is None:
             self._warn(task.path, 'was deleted while it was checked', do='nothing')
         elif isinstance(report, OSError):
@@ -217,7 +221,7 @@ class DirectoryCheck:
             self.reports[task.topic, task.partition] = report
 
     def conclude(self) -> list[Finding]:
-        """Return all findings, errors first, sorted by file and position."""
+        """Return all findings. Errors come first; findings of the same severity are sorted by file and position."""
         self._check_offsets()
         self._image = self._read_metadata()
         self._add_damage()
@@ -230,12 +234,12 @@ class DirectoryCheck:
 
     @property
     def _readable(self) -> set[TopicPartition]:
-        """Return the partitions whose batches could all be read."""
+        """Return the partitions of which all batches could be read."""
         return {key for key, report in self.reports.items() if report.has_state}
 
     def _add_damage(self) -> None:
-        """Add the damage that a start of the broker noted, and changes since the last clean stop in files without other
-        errors."""
+        """Report two kinds of damage. The first is damage that the broker recorded at its start. The second is files
+        that have changed since the last clean stop and have no other errors."""
         from kbroker.log.damage_report import new_damage, noted_damage
         found = noted_damage(self.fs, self.log_directory)
         known = {os.path.abspath(finding.file) for finding in [*self.findings, *found]
@@ -270,9 +274,9 @@ class DirectoryCheck:
                            'start serve what is there')
 
     def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
-        """Return whether a high watermark may be that of a deleted topic with the same name.
+        """Return whether the high watermark in the checkpoint may belong to a deleted topic with the same name.
 
-        Kafka writes the checkpoint every few seconds, so it may be older than the partition.
+        Kafka writes the checkpoint every few seconds. The file may therefore be older than the present partition.
         """
         if name != HIGH_WATERMARK_FILE:
             return False
@@ -321,8 +325,8 @@ class DirectoryCheck:
         return image if image.metadata_offset >= 0 else None
 
     def _report_missing_metadata(self, directory: str) -> None:
-        """Report a log directory without a metadata log. It is an error if kbroker stopped there: the log must have
-        existed."""
+        """Report that the log directory has no metadata log. It is an error if kbroker has stopped there: the log must
+        have existed then."""
         if self.is_partition or self.lock_path is None:
             return
         from kbroker.metadata.image import MetadataImage
@@ -378,7 +382,8 @@ class DirectoryCheck:
                            do='nothing')
 
     def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes | None) -> bool:
-        """Return whether a topic of this name may just have been deleted: the checkpoints may still list it."""
+        """Return whether a topic with the same name may just have been deleted. Its offsets may then still be in the
+        checkpoints."""
         path = self._deleted.get(topic_partition)
         try:
             return path is not None and read_topic_id(self.fs, path) != topic_id
@@ -386,7 +391,7 @@ class DirectoryCheck:
             return False
 
     def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
-        """Yield the partitions that belong in this directory, with their topic ids."""
+        """Yield each partition that belongs in this directory, with its topic id."""
         owner = self._meta_properties
         for topic in image.topics.values():
             for partition in topic.partitions:
@@ -424,7 +429,7 @@ class DirectoryCheck:
             (self._error if is_error else self._warn)(file, remark.message + hint, position, do)
 
     def _place(self, path: str, offset: int) -> tuple[str, int]:
-        """Return the file and the position of the batch with an offset."""
+        """Return (file, position) of the batch that contains an offset."""
         try:
             bases = [base for base in PartitionReader(self.fs, path).base_offsets() if base <= offset]
             segment = SegmentReader(self.fs, path, bases[-1])
@@ -433,7 +438,7 @@ class DirectoryCheck:
             return path, -1
 
     def log_config(self, topic: str) -> LogConfig:
-        """Return the topic's settings according to the metadata log. They determine how the topic's indexes are
+        """Return the topic's settings from the metadata log. The settings determine how the indexes of the topic are
         built."""
         from kbroker.settings.config import Config
         from kbroker.settings.topic_config import LogConfig

@@ -1,6 +1,7 @@
 """The comparison of `__transaction_state` with the data partitions.
 
-The coordinator's rows must have every open transaction, and every ended one must have its markers.
+Each open transaction must have a row of the coordinator. Each transaction that has ended must have a marker in each of
+its partitions.
 """
 from __future__ import annotations
 
@@ -21,32 +22,33 @@ IN_TRANSACTION = PREPARED | {TransactionState.ONGOING}
 
 
 class Remark(NamedTuple):
-    """A disagreement between two logs."""
+    """A disagreement between the log of a partition and `__transaction_state`."""
 
     is_error: bool
     topic_partition: TopicPartition
     offset: int
-    """The offset of the batch or the row."""
+    """The offset of the batch in the partition, or of the row in `__transaction_state`."""
     message: str
 
 
 @dataclass
 class _Life:
-    """The last row of a transactional.id and the last row that decided its end."""
+    """The state of one transactional.id: the row that was written last, and the last Prepare row. The Prepare row says
+    whether the transaction commits or aborts."""
 
     transactional_id: str
     partition: int
     row: TransactionRow
     offset: int
     decision: TransactionRow | None = None
-    """The last Prepare row. It is kept because the Complete row no longer names the partitions."""
+    """The last Prepare row. It is kept because a Complete row does not name the partitions."""
 
 
 class TransactionCheck:
     """The comparison of transaction rows with open transactions."""
 
     def __init__(self, state_batches: Mapping[int, Batches]):
-        """`state_batches` has the batches of each partition of `__transaction_state`."""
+        """`state_batches` maps each partition number of `__transaction_state` to its batches."""
         self._lives: dict[str, _Life] = {}
         for partition, batches in state_batches.items():
             for record, transactional_id, row in transaction_rows(batches):
@@ -61,8 +63,8 @@ class TransactionCheck:
     def run(self, open_transactions: OpenTransactions, known: set[TopicPartition] | None) -> Iterator[Remark]:
         """Yield the disagreements.
 
-        `open_transactions` has the partitions that were read. `known` has all existing partitions, or is None if they
-        are unknown.
+        `open_transactions` has the open transactions of each partition that was read. `known` has all existing
+        partitions, or is None if they are unknown.
         """
         by_producer: dict[int, _Life] = {}
         for life in self._lives.values():
@@ -79,7 +81,7 @@ class TransactionCheck:
 
 
 def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: _Life | None) -> str | None:
-    """Return the fault of a transaction that is open in a partition, or None if it is open in its coordinator's rows
+    """Return the error for a transaction that is open in a partition, or None if the coordinator's rows show it as open
     too."""
     what = (f'found an open transaction of producer {transaction.producer_id}, epoch {transaction.producer_epoch}, '
             f'since offset {transaction.first_offset}')
@@ -97,8 +99,8 @@ def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: 
 
 
 def _decided(topic_partition: TopicPartition, transaction: OpenTransaction, decision: TransactionRow) -> bool:
-    """Return whether a decision ends this transaction. A decision that bumps the epoch ends a lower epoch too
-    (KIP-890)."""
+    """Return whether a Prepare row ends this transaction. If the row bumps the epoch, the transaction has a lower epoch
+    than the row (KIP-890)."""
     if decision.producer_id != transaction.producer_id or topic_partition not in decision.partitions:
         return False
     last_epoch = decision.producer_epoch - 1 if decision.bumps_epoch else decision.producer_epoch
