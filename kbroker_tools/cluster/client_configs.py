@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.client.descriptions import ScramCredentialInfo
 
 DEFAULT = ''
-"""The name of the default entity of a type."""
+"""The name that stands for the default entity of a type."""
 
 
 class ClientType(NamedTuple):
@@ -40,12 +40,13 @@ ORDER = [entity_type.kind for entity_type in TYPES.values()]
 PASSWORD = re.compile(r'(?:iterations=(\d{1,9}),)?password=(.*)', re.DOTALL)
 
 Wanted = dict[str, str | None]
-"""The names of the wanted entities, by words of TYPES: None for any name, '' for the default entity."""
+"""Maps each type of the wanted entities (a word of TYPES) to a name. None means any name, and '' the default entity."""
 Entity = tuple[tuple[str, str | None], ...]
 
 
 def wanted_entity(options: dict[str, Any], names: Sequence[str]) -> Wanted | None:
-    """Return the entity that the options name, or None if it is no client. Raise click.UsageError.
+    """Return the entity that the options name, or None if its type is not a client type. Raise click.UsageError if the
+    options contradict each other.
 
     `names` has the values of --entity-name and --entity-default, in the order of the command line.
     """
@@ -70,7 +71,7 @@ def wanted_entity(options: dict[str, Any], names: Sequence[str]) -> Wanted | Non
 # ---- describe
 
 def describe(view: Any, output: Output, wanted: Wanted) -> None:
-    """Print the quotas of the entities, and the SCRAM credentials of users."""
+    """Print the quotas of the wanted entities. Also print SCRAM credentials if only users are wanted."""
     found = view.admin.describe_client_quotas(components_of(wanted), strict=True) if view.is_live else {
         entity: quotas for entity, quotas in metadata_of(view).client_quotas.items() if matches(entity, wanted)}
     for entity in sorted(found, key=lambda entity: [name or '' for _, name in entity]):
@@ -84,7 +85,8 @@ def describe(view: Any, output: Output, wanted: Wanted) -> None:
 
 
 def components_of(wanted: Wanted) -> list[tuple[str, str | None, bool]]:
-    """Return (type, name, any) for each type. A name of None means the default entity, unless `any` is True."""
+    """Return (type, name, is any) for each type. A name of None means any name if `is any` is True, and otherwise the
+    default entity."""
     return [(TYPES[word].kind, name or None, name is None) for word, name in wanted.items()]
 
 
@@ -141,7 +143,8 @@ def show_credentials(output: Output, user: str, found: list[ScramCredentialInfo]
 # ---- alter
 
 def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | None]) -> None:
-    """Change SCRAM credentials first, then quotas. Raise click.UsageError or ToolError."""
+    """Change SCRAM credentials first, then quotas. Raise click.UsageError or ToolError if a change is invalid or
+    fails."""
     if None in wanted.values():
         raise click.UsageError('--alter needs a name for each type: --entity-name, --entity-default, --user, ...')
     scram = {name: value for name, value in changes.items() if name in MECHANISM_CODES}
@@ -151,7 +154,7 @@ def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | No
     quotas = {name: quota_of(name, value) for name, value in changes.items() if name not in MECHANISM_CODES}
     upsertions = [upsertion(name, value) for name, value in scram.items() if value is not None]
     deletions = [name for name, value in scram.items() if value is None]
-    # Brokers refuse two mechanisms of one user in the same request.
+    # Brokers refuse a request that changes two mechanisms of the same user.
     for mechanism in deletions:
         raise_error(view.admin.alter_scram_credentials(user, deletions=[mechanism]))
     for credential in upsertions:
@@ -180,12 +183,12 @@ def quota_of(name: str, value: str | None) -> float | None:
     try:
         return float(value)
     except ValueError:
-        # The message omits the value, which may be a password after a misspelt mechanism.
+        # The message omits the value. If the user has misspelt a mechanism, the value may be a password.
         raise ToolError(f'{name}: found something else, expected a number') from None
 
 
 def upsertion(name: str, value: str) -> ScramCredentialUpsertion:
-    """Return the credential for a salted password. Error messages omit the value, which contains the password."""
+    """Return the credential for a salted password. Error messages omit the value, because it contains the password."""
     from kbroker.client.admin import ScramCredentialUpsertion
     from kbroker.security.scram import new_salt, salted_password
 
@@ -203,7 +206,8 @@ def upsertion(name: str, value: str) -> ScramCredentialUpsertion:
 
 
 def names_in_order(arguments: Sequence[str]) -> list[str]:
-    """Return the values of --entity-name and --entity-default in their order: each belongs to one --entity-type."""
+    """Return the values of --entity-name and --entity-default in the order of the command line. Each value belongs to
+    one --entity-type."""
     names = []
     for number, argument in enumerate(arguments):
         if argument == '--entity-default':

@@ -1,7 +1,7 @@
 """The offline `View`: a log directory of Apache Kafka 4 or of kbroker.
 
-It writes nothing and takes no lock, so a broker may use the directory at the same time. Each query reads only the files
-that it needs: the state of a partition is in the partition's own files.
+The view writes nothing and takes no lock, so a broker may use the directory at the same time. Each query reads only the
+files that it needs. To answer a query about one partition, it reads the files of this partition.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DirectoryView:
         self._fs = fs or ReadOnlyFileSystem()
         self._root = os.path.abspath(data_dir)
         self._only: dict[TopicPartition, str] | None = None
-        """The path of `data_dir` by the partition's name, if `data_dir` is a partition directory."""
+        """The only partition and its path, if `data_dir` is a partition directory. Otherwise None."""
         self._checkpoints: dict[str, tuple[int, CheckpointedOffsets]] = {}
         self._find_partitions()
 
@@ -75,7 +75,8 @@ class DirectoryView:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
 
     def _use_partition(self) -> None:
-        """View the one partition, and the log directory that contains it if there still is one."""
+        """Restrict the view to the partition in `data_dir`. If a log directory contains `data_dir`, read the other
+        files of that log directory too."""
         path = self._root
         parsed = parse_directory_name(os.path.basename(path))
         named = parsed is not None and not parsed.state
@@ -84,7 +85,8 @@ class DirectoryView:
             self._root = os.path.dirname(path)
 
     def now_ms(self) -> int:
-        """Return the current time, so that ages are counted up to now even in an old directory."""
+        """Return the current time. Ages are thus counted up to now, even in a directory that no broker uses any
+        more."""
         return time.time_ns() // 1_000_000
 
     @property
@@ -103,7 +105,8 @@ class DirectoryView:
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def incomplete(self, topic: str) -> str | None:
-        """Return a sentence if the list from an internal topic may lack entries, otherwise None."""
+        """Return a sentence that says why a list from an internal topic may be incomplete. Return None if the list is
+        complete."""
         if self._only is not None or not self._fs.exists(os.path.join(self._root, META_PROPERTIES_FILE)):
             return None     # copied partitions, of which no list is expected to be complete
         if self._image is None:
@@ -123,8 +126,8 @@ class DirectoryView:
     # ---- topics ----
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics of the metadata log. If the log is missing or damaged, return those that the directory
-        names show."""
+        """Return the topics in the metadata log. If the log is missing or damaged, derive the topics from the names of
+        the partition directories."""
         image = self._image
         found = self._named_topics() if image is None else {
             topic.name: TopicInfo(topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, tuple(
@@ -164,12 +167,12 @@ class DirectoryView:
         return found
 
     def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
-        """Return the partitions whose files are in another directory."""
+        """Return the partitions whose files are in another log directory."""
         return {at: Unreadable(self._words_for_missing(*at)) for at in partitions if not self._is_here(*at)}
 
     def kept_offline(self) -> dict[TopicPartition, Unreadable]:
-        """Return the partitions that kbroker would not serve if it started on this directory. Raise
-        LogDirectoryError."""
+        """Return the partitions that kbroker would not serve if it started on this directory. Raise LogDirectoryError
+        if the directory cannot be read."""
         return {note.key: Unreadable(
             f'{note.key[0]}-{note.key[1]} is offline: {note.damages[0] if note.damages else "its files are damaged"}',
             f'kbroker-check {shell_word(os.path.join(self._root, f"{note.key[0]}-{note.key[1]}"))}')
@@ -182,7 +185,7 @@ class DirectoryView:
         return self._fs.is_directory(os.path.join(self._root, f'{topic}-{partition}'))
 
     def _words_for_missing(self, topic: str, partition: int) -> str:
-        """Return a sentence that says where a partition without a directory here may be."""
+        """Return a sentence that says where a partition may be, if this directory does not have it."""
         found = self._topic_image(topic)
         row = next((each for each in found.partitions if each.index == partition), None) if found is not None else None
         name = f'{topic}-{partition}'
@@ -198,7 +201,8 @@ class DirectoryView:
                 'another of its log directories, or it is lost')
 
     def _path(self, topic: str, partition: int) -> str:
-        """Return the partition's path. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist."""
+        """Return the path of the partition's directory. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if the partition
+        does not exist."""
         if self._only is not None and (topic, partition) in self._only:
             return self._only[topic, partition]
         if not self._is_here(topic, partition):
@@ -207,7 +211,8 @@ class DirectoryView:
 
     @property
     def metadata(self) -> MetadataImage | None:
-        """Return the state of `__cluster_metadata-0` when it was first needed; None if it is missing or unreadable."""
+        """Return the state of `__cluster_metadata-0`, which is read at the first use. Return None if it is missing or
+        unreadable."""
         return self._image
 
     @cached_property
@@ -222,7 +227,7 @@ class DirectoryView:
                 QuorumLog(self._fs, self._root, 0).load(image)
                 return image if image.metadata_offset >= 0 else None
             except FileNotFoundError:
-                # A live controller replaced segments by a snapshot after they were listed.
+                # A running controller replaced segments by a snapshot after this view had listed them.
                 if attempt + 1 == METADATA_ATTEMPTS:
                     raise
             except CorruptLogError as error:
@@ -232,7 +237,7 @@ class DirectoryView:
 
     @cached_property
     def _node_id(self) -> int:
-        """Return the id of the broker that owns the directory; -1 if it is not known."""
+        """Return the node id of the broker that owns the directory. Return -1 if the id is unknown."""
         from kbroker.metadata.directory import read_meta_properties
         try:
             return read_meta_properties(self._fs, self._root).node_id
@@ -246,13 +251,14 @@ class DirectoryView:
 
         The log start is the one in `log-start-offset-checkpoint`, but not below the first segment.
 
-        If no other broker has an in-sync replica, the high watermark is the end of the log. The checkpoint would be
-        too low: a live broker writes it every five seconds, and after a crash the next start serves all whole batches.
-        If other replicas are in sync, their log ends are not known here. The high watermark is then the one in
-        `replication-offset-checkpoint`, or the end of the log if that has no row.
+        If no other broker has an in-sync replica, the high watermark is the end of the log. The checkpoint would be too
+        low: a live broker writes it every five seconds, and after a crash the next start serves all whole batches. If
+        other replicas are in sync, this directory does not show where their logs end. The high watermark is then the
+        one in `replication-offset-checkpoint`, or the end of the log if the checkpoint does not list the partition.
 
-        The last stable offset is the start of the first transaction without a marker below the high watermark,
-        by the newest producer snapshot and the batches behind it.
+        The last stable offset is the first offset of the earliest transaction that has no marker below the high
+        watermark. Without such a transaction, it is the high watermark. The newest producer snapshot and the batches
+        after it show the transactions.
         """
         reader = self._reader(topic, partition)
         producers = reader.producer_state()
@@ -277,8 +283,8 @@ class DirectoryView:
         return found is not None and any(each.index == partition and len(each.isr) > 1 for each in found.partitions)
 
     def _checkpoint(self, name: str) -> CheckpointedOffsets:
-        """Return the rows of a checkpoint, which is read again if it was replaced. A damaged checkpoint counts as
-        empty, as in a broker."""
+        """Return the rows of a checkpoint file. Read the file again if it was replaced since the last call. A damaged
+        checkpoint counts as empty, as in a broker."""
         path = os.path.join(self._root, name)
         try:
             modified_ms = self._fs.modified_ms(path)
@@ -292,7 +298,7 @@ class DirectoryView:
         return self._checkpoints[name][1]
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Return the producers of the newest snapshot and of the batches after it, expired producers included."""
+        """Return the producers in the newest snapshot and in the batches after it. Expired producers are included."""
         found = self._reader(topic, partition).producer_state().active_producers()
         return [ProducerInfo(producer.producer_id, producer.producer_epoch, producer.last_sequence,
                              producer.last_timestamp_ms, producer.coordinator_epoch,
@@ -301,7 +307,7 @@ class DirectoryView:
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield the batches to the end of the log, which is the end of the last segment's last whole batch."""
+        """Yield the batches up to the end of the log, which is the end of the last whole batch."""
         reader = self._reader(topic, partition)
         start = max(start_offset, self._log_start(topic, partition, reader))
         return reader.batches(start, end_offset)
@@ -312,7 +318,7 @@ class DirectoryView:
     # ---- coordinators ----
 
     def transactions(self) -> list[TransactionListing]:
-        """Return the last row of every id in `__transaction_state`."""
+        """Return the last row of every transactional.id in `__transaction_state`."""
         from kbroker_tools.rows.coordinator_replay import replay_transactions
         return [TransactionListing(transactional_id, self._leader(TRANSACTION_STATE, partition), row.producer_id,
                                    row.state.title)
@@ -338,13 +344,14 @@ class DirectoryView:
         return found
 
     def groups(self) -> list[str]:
-        """Return the groups that have a row, and those that have only committed offsets."""
+        """Return the ids of all groups: those with a row of their own, and those that have only committed offsets."""
         return sorted(group_id for _, state in self._group_states(None) for group_id in state.group_ids())
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """Return the group with the state that its last rows imply: Stable if it has members, otherwise Empty.
+        """Return the group. Its state is derived from its last rows.
 
-        A classic rebalance writes no row until it ends. The consumer protocol (KIP-848) writes rows for each step.
+        A classic group counts as Stable if it has members, otherwise as Empty, because a rebalance writes no row until
+        it ends. A group of the consumer protocol (KIP-848) has rows for each step, which show its exact state.
         """
         for partition, state in self._group_states(group_id):
             found = state.group(group_id, self._leader(CONSUMER_OFFSETS, partition), self._topic_name)
@@ -361,12 +368,12 @@ class DirectoryView:
         return found
 
     def streams_group(self, group_id: str) -> StreamsGroupInfo | None:
-        """Return a streams group with the state that its last rows imply."""
+        """Return a streams group. Its state is derived from its last rows."""
         return next((found for partition, state in self._group_states(group_id) if (
             found := state.streams_group(group_id, self._leader(CONSUMER_OFFSETS, partition))) is not None), None)
 
     def share_offsets(self, group_id: str) -> list[ShareOffset]:
-        """Return the offsets of a share group's partitions, by the last rows of `__share_group_state`."""
+        """Return the offsets of a share group's partitions, as the last rows of `__share_group_state` have them."""
         from kbroker.group.share.rows import ShareKey
         from kbroker_tools.rows.coordinator_replay import replay_share_states
         states: dict[ShareKey, ShareState] = {}
@@ -387,7 +394,7 @@ class DirectoryView:
         return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, state.lag(end))
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
-        """Return the committed offsets, without those of open transactions."""
+        """Return the committed offsets of a group. Offsets in open transactions are omitted."""
         return [offset for _, state in self._group_states(group_id) for offset in state.offsets(group_id)]
 
     def _group_states(self, group_id: str | None) -> Iterator[tuple[int, GroupState]]:
@@ -396,8 +403,8 @@ class DirectoryView:
             yield partition, replay_groups(reader.batches(), group_id)
 
     def _readers(self, topic: str, key: str | None) -> Iterator[tuple[int, PartitionReader]]:
-        """Yield the partitions of a coordinator's topic. If the partition count is known, yield only the one of
-        `key`."""
+        """Yield a reader for each partition of a coordinator's topic. If a `key` is given and the partition count is
+        known, yield only the reader of the partition to which the key belongs."""
         known = self._topic_image(topic)
         owner = None
         if key is not None and known is not None:

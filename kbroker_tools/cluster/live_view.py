@@ -1,4 +1,4 @@
-"""The view of a live cluster of Kafka or kbroker, which is read over the network."""
+"""The view of a live cluster of Kafka or kbroker. Its state is read over the network."""
 from __future__ import annotations
 
 import os
@@ -27,13 +27,14 @@ from kbroker_tools.base.view import GroupOffset, PartitionInfo, PartitionOffsets
 
 DEAD = 'Dead'
 MOST_REASONS = 20
-"""The reasons of at most this many partitions are requested."""
+"""The most partitions for which the broker is asked why they are unreadable."""
 
 Described = TypeVar('Described')
 
 
 class LiveView:
-    """The `view.View` of a cluster. Its methods raise KafkaError, and for network failures ClientError (an OSError)."""
+    """The `view.View` of a live cluster. Its methods raise KafkaError, and ClientError (an OSError) if the network
+    fails."""
 
     is_live = True
 
@@ -52,7 +53,7 @@ class LiveView:
         self.cluster.close()
 
     def now_ms(self) -> int:
-        """Return this machine's time: the protocol has no request for a broker's clock."""
+        """Return the time of this machine. Kafka's protocol has no request for the time of a broker."""
         return self._clock.wall_ms()
 
     # ---- topics and partitions
@@ -64,12 +65,13 @@ class LiveView:
             for row in topic.partitions.values())) for name, topic in found.items()}
 
     def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
-        """Return the partitions without a leader."""
+        """Return the partitions that have no leader."""
         found = self.cluster.retrying(lambda: self.cluster.leaderless(partitions), 'finding leaders')
         return reasons_of(self.cluster, found)
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """Return the offsets from three requests, lower bounds first, so that no offset exceeds its upper bound."""
+        """Return the partition's offsets, from three requests. Lower bounds are requested first, so that no offset
+        exceeds its upper bound."""
         at = (topic, partition)
         start = self.admin.list_offsets({at: EARLIEST})[at].offset
         last_stable = self.admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
@@ -81,7 +83,8 @@ class LiveView:
 
     def producers_of(self, partitions: Collection[TopicPartition],
                      broker_id: int | None = None) -> dict[TopicPartition, list[ProducerInfo]]:
-        """Return the producers of many partitions. Their leaders are asked, or only the replicas on one broker."""
+        """Return the producers of many partitions. The request goes to the leaders, or only to the replicas on one
+        broker if a broker is named."""
         return self.admin.describe_producers(partitions, broker_id)
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
@@ -112,7 +115,8 @@ class LiveView:
         return sorted({row.group_id for row in self.admin.list_groups()})
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """Return a classic, consumer or share group. For groups of other types, return only what ListGroups says."""
+        """Return a classic, consumer or share group. For a group of another type, return only the fields of the
+        ListGroups response."""
         return (self._classic_group(group_id) or self._consumer_group(group_id) or self._share_group(group_id)
                 or self._listed_group(group_id))
 
@@ -145,10 +149,10 @@ class LiveView:
 
 
 def reasons_of(cluster: Cluster, errors: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, Unreadable]:
-    """Return why partitions without a leader are offline.
+    """Return {partition: the reason why it has no leader}.
 
-    The metadata has no reason. A running broker states it in its response to DescribeProducers, with the file that is
-    damaged. DescribeLogDirs has the directory to check.
+    Metadata responses have no reason. A running broker states the reason, with the name of the damaged file, in its
+    response to DescribeProducers. Its response to DescribeLogDirs names the directory to check.
     """
     found, directories = {}, dict[int, str | None]()
     for number, (at, error) in enumerate(errors.items()):
@@ -172,7 +176,7 @@ def _running_replica(cluster: Cluster, at: TopicPartition) -> int | None:
 
 
 def _reason_at(cluster: Cluster, node_id: int, at: TopicPartition) -> str | None:
-    """Return the reason that a broker states. Return None if it states none or denies the request."""
+    """Return the reason that a broker states. Return None if the broker states no reason or denies the request."""
     topic, partition = at
     try:
         answer = cluster.node(node_id).call(DescribeProducersRequest(
@@ -184,7 +188,8 @@ def _reason_at(cluster: Cluster, node_id: int, at: TopicPartition) -> str | None
 
 
 def _log_directory_of(cluster: Cluster, node_id: int) -> str | None:
-    """Return the log directory of a broker. Return None if it has several, or if this user may not see it."""
+    """Return the log directory of a broker. Return None if the broker has several, or if the user may not describe
+    them."""
     try:
         answer = cluster.node(node_id).call(DescribeLogDirsRequest(topics=[]))
     except (KafkaError, ClientError):
@@ -193,7 +198,7 @@ def _log_directory_of(cluster: Cluster, node_id: int) -> str | None:
 
 
 def _if_served(describe: Callable[[list[str]], dict[str, Described | KafkaError]], group_id: str) -> Described | None:
-    """Return a described group. Return None if it does not exist, or if the broker does not serve groups of this
+    """Return a described group. Return None if the group does not exist, or if the broker does not serve groups of this
     type."""
     try:
         return _unless_missing(describe([group_id])[group_id])

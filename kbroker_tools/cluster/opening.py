@@ -1,4 +1,5 @@
-"""Options that name a cluster or a directory, and functions that open it and report what it lacks."""
+"""The options that name a cluster or a log directory, and functions that open it and print which of its parts cannot be
+read."""
 from __future__ import annotations
 
 import dataclasses
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar('F', bound=Callable[..., Any])
 
 MOST_NAMED = 20
-"""The most unreadable partitions that are named; the remaining ones are counted."""
+"""The most unreadable partitions that are printed by name. The number of further ones is printed."""
 
 
 def cluster_options(function: F) -> F:
@@ -29,7 +30,8 @@ def cluster_options(function: F) -> F:
 
 
 def broker_options(function: F) -> F:
-    """Add the same options to a command that writes through a broker. The help of the command omits `--data-dir`."""
+    """Add the options of `cluster_options` to a command that writes through a broker. The help of the command omits
+    `--data-dir`."""
     return _options_of_place(function, can_read=False)
 
 
@@ -47,9 +49,10 @@ def _options_of_place(function: F, *, can_read: bool) -> F:
 
 def open_view(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
               stack: ExitStack | None = None) -> View:
-    """Open the cluster or the directory that the common options name. It is closed when the command ends.
+    """Open the cluster or the directory that the options of `cluster_options` name. It is closed when the command ends.
 
-    Raise click.UsageError unless exactly one of broker and directory is given, and OSError or KafkaError.
+    Raise click.UsageError unless either a broker or a directory is given. Raise KafkaError or OSError if it cannot be
+    opened.
     """
     if (bootstrap_server is None) == (data_dir is None):
         raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
@@ -69,7 +72,7 @@ def open_view(bootstrap_server: str | None, data_dir: Path | None, command_confi
 
 
 def live(view: View, command: str = '') -> LiveView:
-    """Return the view as that of a cluster. Raise click.UsageError, which names the command, for the view of a
+    """Return `view` as the LiveView that it is. Raise click.UsageError, which names the command, if it is the view of a
     directory."""
     if not view.is_live:
         raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
@@ -77,19 +80,19 @@ def live(view: View, command: str = '') -> LiveView:
 
 
 def command_here(program: str, view: View, command_config: Any) -> str:
-    """Return the beginning of a command line for the same cluster as the view's."""
+    """Return the beginning of a command line: a program, and the options that connect it to the cluster of the view."""
     return command_line(program, bootstrap_server=view.bootstrap_server or 'HOST:PORT', command_config=command_config)
 
 
 def existing_topic(view: View, topics: Mapping[str, TopicInfo], topic: str) -> TopicInfo:
-    """Return a topic of the view. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+    """Return a topic of the view. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic does not exist."""
     if topic not in topics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
     return topics[topic]
 
 
 def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
-    """Print on stderr each partition that cannot be read, the reason, and what to do."""
+    """Print on stderr each partition that cannot be read, with the reason and the advice."""
     for each in list(found.values())[:MOST_NAMED]:
         output.note_once(each.reason)
         if each.advice is not None:
@@ -99,15 +102,15 @@ def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
 
 
 def note_incomplete(output: Output, view: View, topic: str) -> None:
-    """Print on stderr if a list from an internal topic lacks entries because the directory lacks some of its
-    partitions."""
+    """Print a note on stderr if a list from an internal topic is incomplete because the directory lacks some of the
+    topic's partitions."""
     text = None if view.is_live else view.incomplete(topic)     # type: ignore[attr-defined]
     if text is not None:
         output.note_once(text)
 
 
 def limit_retries(view: View, timeout_ms: int | None) -> None:
-    """Bound the time of each request to a broker, retries included, as `--timeout` says."""
+    """Limit the time of each request to a broker, including retries, to the value of `--timeout`."""
     if timeout_ms is not None and view.is_live:
         cluster = view.cluster  # type: ignore[attr-defined]
         cluster.config = dataclasses.replace(cluster.config, default_api_timeout_ms=timeout_ms)

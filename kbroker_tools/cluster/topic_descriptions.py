@@ -17,7 +17,7 @@ from kbroker_tools.base.java_order import in_java_order, string_hash
 from kbroker_tools.cluster.directory_view import DirectoryView
 
 DEFAULT_CONFIG = 'DEFAULT_CONFIG'
-"""The source of a setting whose value is the default."""
+"""The `source` of a setting that has its default value, in Kafka's protocol."""
 TOPIC_SETTINGS = sum(setting.topic_name is not None for setting in SETTINGS.values())
 MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 
@@ -26,12 +26,12 @@ MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 class PartitionDescription:
     partition: int
     leader: int
-    """The leader's node id, or -1 if there is no leader."""
+    """The node id of the leader, or -1 if there is no leader."""
     leader_is_available: bool
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
     eligible_leader_replicas: tuple[int, ...] | None
-    """Replicas that may lead although they are not in sync (KIP-966); None if they are not known."""
+    """Replicas that may become leader although they are not in sync (KIP-966). None if they are unknown."""
     last_known_eligible_leader_replicas: tuple[int, ...] | None
 
 
@@ -42,15 +42,16 @@ class TopicDescription:
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
     configs: tuple[tuple[str, str | None], ...]
-    """The settings of the topic, and those of the broker that apply to all topics. Default values are left out."""
+    """The settings of the topic, and the broker's settings that apply to all topics. Settings with a default value are
+    omitted."""
     min_in_sync_replicas: int
 
 
 # ---- live
 
 def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int) -> Iterator[TopicDescription]:
-    """Yield the named topics, with at most `partition_limit` partitions per response. Raise KafkaError for a missing
-    topic."""
+    """Yield the descriptions of the named topics. A response has at most `partition_limit` partitions. Raise KafkaError
+    if a topic does not exist."""
     configs = admin.describe_configs([(ResourceType.TOPIC, name) for name in names])
     try:
         partitions = _described_in_pages(admin, names, partition_limit)
@@ -94,7 +95,7 @@ def _described_in_pages(admin: Admin, names: Collection[str], limit: int) -> dic
 
 
 def _described_by_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
-    """Return the topics as Metadata responses describe them, for brokers before 3.7."""
+    """Return {topic: description} from Metadata responses. Brokers before 3.7 have no better request."""
     return {name: (topic.topic_id, topic.is_internal, [
         PartitionDescription(row.partition, row.leader_id, row.leader_id in admin.cluster.nodes, row.replicas,
                              row.in_sync_replicas, None, None) for row in topic.partitions.values()])
@@ -104,7 +105,8 @@ def _described_by_metadata(admin: Admin, names: Collection[str]) -> dict[str, tu
 # ---- offline
 
 def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterator[TopicDescription]:
-    """Yield the topics as the metadata log has them. Without a metadata log, the names of directories describe them."""
+    """Yield the descriptions of the named topics in the metadata log. Without a metadata log, describe them from the
+    names of the partition directories."""
     image = view.metadata
     topics = view.topics()
     for name in names:
