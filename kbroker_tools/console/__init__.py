@@ -1,1 +1,1 @@
-"""The conversion of lines to records and of records to lines."""
+"""The conversion of lines of text to records, and of records to lines of text."""

@@ -1,4 +1,5 @@
-"""Lines of input as records, by Kafka's rules for `parse.key`, `parse.headers` and the other reader properties.
+"""The conversion of input lines to records. `parse.key`, `parse.headers` and the other reader properties have the
+meaning that Kafka gives them.
 
     header:value,header:value <tab> key <tab> value
 
@@ -18,11 +19,12 @@ PROPERTIES = ('parse.key', 'key.separator', 'parse.headers', 'headers.delimiter'
 
 
 class LineError(ToolError):
-    """A line that is not a record. The message contains the line number."""
+    """A line that cannot be converted to a record. The message contains the line number."""
 
 
 class LineReader:
-    """A reader of lines as records. The constructor raises ToolError for unknown or contradictory properties."""
+    """A converter of lines to records. The constructor raises ToolError if a property is unknown or if properties
+    contradict each other."""
 
     def __init__(self, properties: Mapping[str, str]):
         for name in properties:
@@ -43,7 +45,7 @@ class LineReader:
         except re.error as error:
             raise ToolError(f'headers.separator must be a regular expression: {error}') from None
         self.is_plain = not (self._parses_key or self._parses_headers or self._null_marker is not None)
-        """True if the whole line is always the value."""
+        """True if no property is set that splits a line, so that the whole line is the value."""
 
     def _check_differences(self) -> None:
         named = {'headers.delimiter': self._headers_delimiter, 'headers.separator': self._headers_separator,
@@ -59,7 +61,8 @@ class LineReader:
                 raise ToolError(f'null.marker and {name} may not be equal')
 
     def read(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None, Headers]:
-        """Return (key, value, headers) of a line. `number` is its line number for the message of a LineError."""
+        """Return (key, value, headers) of a line. Raise LineError, which contains `number` as the line number, if the
+        line is not a record."""
         if self.is_plain:
             return None, line, []
         start = 0
@@ -102,7 +105,8 @@ class LineReader:
         return headers
 
     def _split(self, text: bytes) -> list[bytes]:
-        """Split as Java does: trailing empty parts are dropped, and text without a separator is one part."""
+        """Split a text at the separator as Java does: empty parts at the end are dropped, and text without a separator
+        is one part."""
         parts, start = [], 0
         for match in self._headers_pattern.finditer(text):
             if match.end() > 0:
@@ -120,13 +124,15 @@ class LineReader:
 
 
 class LineSplitter:
-    r"""A splitter of arriving input into whole lines, which end with `\n`, `\r\n` or `\r` as in Kafka's reader."""
+    r"""A splitter of input into whole lines. Input arrives in parts. As in Kafka's reader, a line ends with `\n`,
+    `\r\n` or `\r`."""
 
     def __init__(self) -> None:
         self._rest = b''
 
     def feed(self, data: bytes) -> list[bytes]:
-        r"""Return the lines that have ended. A line that ends with `\r` waits for the next byte, which may be `\n`."""
+        r"""Add input. Return the lines that are complete now. A line that ends with `\r` is complete only when the next
+        byte has arrived, because that byte may be `\n`."""
         data = self._rest + data
         if b'\r' not in data:
             *lines, self._rest = data.split(b'\n')
@@ -143,8 +149,8 @@ class LineSplitter:
 
 
 def parse_properties(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return `NAME=VALUE` options as a dictionary. Without `=`, the value is empty. Raise ToolError if a name is
-    empty."""
+    """Return `NAME=VALUE` options as {name: value}. An option without `=` has an empty value. Raise ToolError if a name
+    is empty."""
     properties = {}
     for pair in pairs:
         name, _, value = pair.partition('=')

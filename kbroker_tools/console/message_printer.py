@@ -1,4 +1,4 @@
-"""The printer of kbroker-consume and kbroker-share-consume. It prints the records of a source to standard output."""
+"""The printer of kbroker-consume and kbroker-share-consume. It prints records from a source to standard output."""
 from __future__ import annotations
 
 import sys
@@ -47,18 +47,20 @@ def report_skipped(batch: DeliveredRecords, record: Record, error: CorruptLogErr
 
 
 class Printer:
-    """A printer of records. `count` is the number of records processed, shown or not."""
+    """A printer of records. `count` is the number of records that were processed, including records that were not
+    shown."""
 
     def __init__(self, shown: BatchFormatter, max_messages: int | None, on_error: OnError | None = None):
-        """`on_error` is called with each record that cannot be shown. Without it, that record's error ends the
-        printing."""
+        """`on_error` is called with each record that cannot be shown. If `on_error` is None, the error of such a record
+        ends the printing."""
         self.count = 0
         self._shown = shown
         self._on_error = on_error
         self._left = max_messages
 
     def print_all(self, source: Source) -> None:
-        """Print records until the source ends or enough are shown. Return the records not shown to the source."""
+        """Print records until the source ends or `max_messages` records were shown. Pass the records that were not
+        shown to `source.unread`."""
         if self._left == 0:
             return
         for batches in source.batches():

@@ -1,4 +1,4 @@
-"""The sources of kbroker-consume: a broker, read alone or as a member of a group, and a log directory."""
+"""The sources of kbroker-consume: a broker that is read with or without a group, and a log directory."""
 from __future__ import annotations
 
 import re
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 IDLE_POLL_MS = 60_000
 LOOK_MS = 1000
-"""The most milliseconds until a partition that went offline is reported."""
+"""The longest time in milliseconds until a partition that went offline is reported."""
 MOST_NAMED = 10
 
 
 class Wanted(NamedTuple):
-    """The topics and offsets that the options select."""
+    """The topics and offsets to read, as the options name them."""
 
     topic: str | None
     include: str | None
     partition: int | None
     offset: str | None
-    """'earliest', 'latest' or a number; None to use `from_beginning`."""
+    """'earliest', 'latest' or an offset. None means that `from_beginning` determines the offset."""
     from_beginning: bool
     isolation_level: str
     timeout_ms: int | None
@@ -46,14 +46,15 @@ class Source(Protocol):
         """Yield lists of batches until the source ends."""
 
     def unread(self, batch: DeliveredRecords) -> None:
-        """Return records to the source that were not shown."""
+        """Give back the records of a batch that were not shown."""
 
     def close(self) -> None:
-        """Commit or acknowledge the shown records, and leave the group."""
+        """Commit the offsets of the shown records or acknowledge them, and leave the group."""
 
 
 def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
-    """Return the wanted names in `topics`, which maps each name to True if the topic is internal.
+    """Return the names in `topics` that the options select. `topics` maps each existing name to True if the topic is
+    internal.
 
     Raise ToolError if the topic does not exist, or if `include` is not a regular expression.
     """
@@ -79,7 +80,7 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
 
 
 class OfflineNotes:
-    """Reports each partition that a consumer cannot read, once, on stderr."""
+    """Reports on stderr which partitions a consumer cannot read. Each partition is reported once."""
 
     def __init__(self, cluster: Cluster, consumer: Consumer | ShareConsumer):
         self._cluster = cluster
@@ -88,9 +89,9 @@ class OfflineNotes:
         self._named: set[TopicPartition] = set()
 
     def polls(self, timeout_ms: int | None) -> Iterator[list[Any]]:
-        """Yield the result of each poll, until one of `timeout_ms` returns no records. None polls forever.
+        """Yield the result of each poll. End when no record arrives for `timeout_ms`; with None, poll forever.
 
-        Raise ToolError at the end if partitions are still offline: their records have not been read.
+        At the end, raise ToolError if partitions are still offline, because their records were not read.
         """
         while True:
             found = self._poll(IDLE_POLL_MS if timeout_ms is None else timeout_ms)
@@ -103,7 +104,7 @@ class OfflineNotes:
                             f'{names}')
 
     def _poll(self, timeout_ms: int) -> list[Any]:
-        """Poll the consumer in several steps, and report offline partitions between them."""
+        """Poll the consumer in steps of at most LOOK_MS. After each step, report partitions that went offline."""
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = max(round((end_s - time.monotonic()) * 1000), 0)
@@ -123,7 +124,8 @@ class OfflineNotes:
 
 
 class BrokerSource:
-    """A consumer of a broker. In a group it commits the shown records at intervals and when it is closed."""
+    """A source that consumes from a broker. As a member of a group, it commits the shown records at intervals and when
+    it is closed."""
 
     def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted):
         self._consumer = consumer
@@ -154,7 +156,8 @@ class BrokerSource:
 
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
                 wanted: Wanted) -> BrokerSource:
-    """Open a consumer of the wanted topics. Raise ToolError, ConfigError, KafkaError or ClientError."""
+    """Open a consumer of the wanted topics. Raise ToolError if a topic does not exist, ConfigError if a setting is
+    invalid, and KafkaError or ClientError if the broker fails."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     from kbroker.client.consumer import Consumer
@@ -183,16 +186,15 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 def opening_ms(timeout_ms: int | None) -> int | None:
-    """Return how long to wait for the topics with `--timeout-ms`: at least as long as a connection may take to open."""
+    """Return how many milliseconds to wait for the list of topics if `--timeout-ms` is given. It is at least the time
+    that a connection may take to open."""
     from kbroker.client.time_limit import OPENING_MS
     return None if timeout_ms is None else max(timeout_ms, OPENING_MS)
 
 
 class DirectorySource:
-    """The partitions of a log directory, each read to its end, one after another.
-
-    The markers in the log itself show which transactions are aborted.
-    """
+    """A source that reads the partitions of a log directory one after another, each to its end. Markers in the log show
+    which transactions are aborted."""
 
     def __init__(self, view: View, wanted: Wanted):
         self._view = view
@@ -206,9 +208,10 @@ class DirectorySource:
         self._output = Output()
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
-        """Yield the batches of one partition after another. If one cannot be read further, the next one is read.
+        """Yield the batches of one partition after another. If a partition cannot be read any further, continue with
+        the next one.
 
-        Raise ToolError at the end if a partition could not be read.
+        At the end, raise ToolError if some records could not be read.
         """
         unreadable = self._view.unreadable(self._partitions)
         note_unreadable(self._output, unreadable)
@@ -233,13 +236,13 @@ class DirectorySource:
         if self._wanted.isolation_level == 'read_committed':
             end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
             aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
-        # Read from the log start: the filter needs the markers before the first wanted record.
+        # Read from the log start, because the filter needs the markers that precede the first wanted record.
         found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
         for batch in _delivered(topic, partition, found, start, aborted):
             yield [batch]
 
     def unread(self, batch: DeliveredRecords) -> None:
-        """Do nothing: a directory keeps no position."""
+        """Do nothing: the log directory stores no position for this reader."""
 
     def close(self) -> None:
         self._view.close()
@@ -247,9 +250,10 @@ class DirectorySource:
 
 def _delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, memoryview]], start_offset: int,
                aborted: AbortFilter) -> Iterator[DeliveredRecords]:
-    """Yield the records from `start_offset` on, without markers and without the records that `aborted` hides.
+    """Yield the records whose offset is at least `start_offset`. Skip markers, and records that `aborted` does not
+    admit.
 
-    Raise KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
+    Raise KafkaError(CORRUPT_MESSAGE), which names the partition and the offset, if a batch is damaged.
     """
     from kbroker.client.consumed import DeliveredRecords
     from kbroker.record.batch import check_crc

@@ -1,4 +1,5 @@
-"""Formatters of consumed records: Kafka's default one, byte for byte, its named ones, and JSON."""
+"""Formatters of consumed records: Kafka's default formatter, byte for byte, Kafka's other named formatters, and
+JSON."""
 from __future__ import annotations
 
 import base64
@@ -26,17 +27,17 @@ FORMATTERS = ('default', 'none', 'offsets', 'group-metadata', 'transaction')
 
 SWITCHES = ('print.timestamp', 'print.partition', 'print.offset', 'print.delivery', 'print.epoch', 'print.headers',
             'print.key', 'print.value')
-"""The properties that print a part of the record, in the order of the printed parts."""
+"""The properties that print a part of the record. They are in the order in which the parts are printed."""
 TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
 
 
 class BatchFormatter(Protocol):
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
-        """Return the output for a record. Raise CorruptLogError for a record that cannot be shown."""
+        """Return the output for a record. Raise CorruptLogError if the record cannot be shown."""
 
 
 def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> BatchFormatter:
-    """Return the formatter with this short name or Kafka class name. Raise ToolError for unknown names."""
+    """Return the formatter that has this short name or Kafka class name. Raise ToolError if the name is unknown."""
     name = FORMATTER_OF_CLASS.get(name, name)
     if name not in FORMATTERS:
         raise ToolError(f'--formatter: found {name}, expected one of {", ".join(FORMATTERS)}, or its class in Kafka')
@@ -53,7 +54,8 @@ def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> B
 
 
 class DefaultText:
-    r"""The parts of a record, separated by `key.separator` and ended by `line.separator`.
+    r"""Kafka's default formatter. It separates the parts of a record by `key.separator`, and ends a record with
+    `line.separator`.
 
         CreateTime:1700000000000 <tab> Partition:0 <tab> Offset:7 <tab> ... a:1,b:2 <tab> key <tab> value <newline>
     """
@@ -107,9 +109,9 @@ class NoText:
 
 
 class RowText:
-    """A formatter of rows of `__consumer_offsets` and `__transaction_state`. Other rows are not shown.
+    """A formatter of rows of `__consumer_offsets` and `__transaction_state`. Records of other topics are not shown.
 
-    Kafka's formatters write rows without separators; this one writes each row on its own line.
+    Kafka's formatters print nothing between rows. This formatter prints each row on its own line.
     """
 
     def __init__(self, name: str):
@@ -122,7 +124,8 @@ class RowText:
 
 
 class JsonText:
-    """A formatter that writes one JSON object per line. Bytes that are not UTF-8 become an object with `base64`."""
+    """A formatter that prints one JSON object per line. Bytes that are not UTF-8 become an object with the member
+    `base64`."""
 
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         row = {

@@ -1,4 +1,4 @@
-"""The source of kbroker-share-consume: a member of a share group, which acknowledges the records that were shown."""
+"""The source of kbroker-share-consume. It is a member of a share group and acknowledges the records that were shown."""
 from __future__ import annotations
 
 import dataclasses
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from kbroker.record.records import Record
 
 DEFAULT_GROUP = 'console-share-consumer'
-"""The group of kafka-console-share-consumer, if neither an option nor a setting names one."""
+"""The group id that kafka-console-share-consumer uses if neither an option nor a setting names a group."""
 
 RecordPlace = tuple[str, int, int]
 """(topic, partition, offset)"""
 
 
 class ShareSource:
-    """A share consumer. It acknowledges shown records with `outcome`, rejects those that cannot be shown, and releases
-    all others."""
+    """A source that reads as a member of a share group. It acknowledges shown records with `outcome`, rejects records
+    that cannot be shown, and releases all others."""
 
     def __init__(self, cluster: Cluster, consumer: ShareConsumer, outcome: AcknowledgeType, timeout_ms: int | None):
         self._cluster = cluster
@@ -37,7 +37,7 @@ class ShareSource:
         self._outcome = outcome
         self._timeout_ms = timeout_ms
         self._outcomes: dict[RecordPlace, AcknowledgeType] = {}
-        """The outcomes of the records of the last batches. A record that was not shown has none."""
+        """Maps each record of the last batches to its outcome. Records that were not shown have no entry."""
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         for found in self._offline.polls(self._timeout_ms):
@@ -47,12 +47,12 @@ class ShareSource:
             self._acknowledge()
 
     def unread(self, batch: DeliveredRecords) -> None:
-        """Leave the records without an outcome. Closing the session releases them."""
+        """Remove the outcomes of a batch's records. Closing the session releases these records."""
         for record in batch.records:
             self._outcomes.pop((batch.topic, batch.partition, record.offset), None)
 
     def reject(self, batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:
-        """Reject a record that cannot be shown, and report it."""
+        """Reject a record that cannot be shown, and report the error."""
         warn(f'Error processing message, rejecting this message: {error}')
         self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT
 
@@ -73,7 +73,8 @@ class ShareSource:
 
 def open_share_group(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str], topic: str,
                      outcome: AcknowledgeType, timeout_ms: int | None) -> ShareSource:
-    """Open a member of a share group. Raise ConfigError, KafkaError or ClientError."""
+    """Open a member of a share group. Raise ConfigError if a setting is invalid, and KafkaError or ClientError if the
+    broker fails."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     from kbroker.client.share_consumer import ShareConsumer
