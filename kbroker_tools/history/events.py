@@ -1,4 +1,4 @@
-"""The history of a transactional.id: its events, its faults, and the questions that the rows cannot answer."""
+"""The history of a transactional.id: its events, its faults, and the facts that the rows do not show."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome
 
 UNFINISHED_AFTER_MS = 10_000
-"""The time after which a decided transaction without all of its markers counts as torn."""
+"""The time in milliseconds after which a decided transaction counts as torn if it lacks a marker."""
 
 _WORDS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 
@@ -23,7 +23,7 @@ _WORDS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 class Event(NamedTuple):
     timestamp_ms: int
     transaction: int | None
-    """The number of the transaction, from 1; None for an event outside of all transactions."""
+    """The number of the transaction, counted from 1. None for an event that belongs to no transaction."""
     since_begin_ms: int | None
     kind: str
     where: str
@@ -39,7 +39,7 @@ class History:
     faults: list[str] = field(default_factory=list)
     unknowns: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
-    """A short text for each transaction."""
+    """A short text for each transaction, in the order of their numbers."""
 
     @property
     def transactions(self) -> int:
@@ -48,8 +48,8 @@ class History:
 
 def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evidence], unread: Iterable[str],
                now_ms: int, command: str = 'kbroker-transactions') -> History:
-    """Return the history of an id. `unread` names the unreadable partitions. `command` is the beginning of a command
-    line."""
+    """Return the history of a transactional.id. `unread` names the unreadable partitions. `command` is the beginning of
+    the command lines in the advice."""
     lives, hanging = add_evidence(lives_in(rows), evidence)
     builder = _HistoryBuilder(transactional_id, evidence, now_ms, lives[-1] if lives else None, command)
     for number, life in enumerate(lives, 1):
@@ -66,7 +66,7 @@ def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evid
 _ORDER = {kind: order for order, kind in enumerate((
     'initialised', 'producer id', 'fenced', 'begin', 'partitions', 'records', 'kept', 'prepare', 'marker', 'repeated',
     'complete', 'hanging', 'forgotten'))}
-"""The order of events in the same millisecond."""
+"""The order of events that happened in the same millisecond."""
 
 
 class _HistoryBuilder:
@@ -93,7 +93,7 @@ class _HistoryBuilder:
         self._unknowns.setdefault(what, []).append(number)
 
     def unknowns(self) -> list[str]:
-        """Return the unknown facts, each once for all transactions that it concerns."""
+        """Return the facts that are unknown. A fact that concerns several transactions is returned once."""
         return [_transactions(numbers) + what for what, numbers in self._unknowns.items()]
 
     # -- rows outside of transactions
@@ -230,7 +230,7 @@ class _HistoryBuilder:
                   f'{self._remedy(hanging.topic, hanging.partition)}')
 
     def _remedy(self, topic: str, partition: int) -> str:
-        """Return a reference to why-stuck: only that command judges which remedy is safe."""
+        """Return advice to run why-stuck. Only why-stuck can judge which remedy is safe."""
         return f'To see what to do: {self._command} why-stuck {topic}:{partition}'
 
 

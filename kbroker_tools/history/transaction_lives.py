@@ -1,10 +1,12 @@
-"""The transactions of one transactional.id, combined from its rows in `__transaction_state` and from partitions.
+"""The transactions of one transactional.id, combined from its rows in `__transaction_state` and from its records in
+partitions.
 
-A transaction is identified in the rows by its start time, which all of its rows carry. A marker belongs to the
-transaction whose Prepare row names its producer id and epoch. From transaction.version 2 on, this pair is unique to the
-transaction, because every ending bumps the epoch (KIP-890). In earlier versions, all transactions of a producer share
-the pair, and their times are compared. Compaction leaves only the last row of an id. The partitions then are the only
-trace of earlier transactions.
+All rows of a transaction carry its start time, which identifies the transaction. A marker belongs to the transaction
+whose Prepare row has the producer id and epoch of the marker. From transaction.version 2, every ending bumps the epoch
+(KIP-890). The producer id and epoch then occur in one transaction only. In version 0 and 1, all transactions of a
+producer have the same epoch, so the times of markers and rows are compared.
+
+Compaction keeps only the last row of an id. The records in partitions are then the only trace of earlier transactions.
 """
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
 
 CLOCK_SKEW_MS = 1000
-"""The largest expected difference between two clocks: the partition leader's, in markers, and the coordinator's."""
+"""The largest expected difference in milliseconds between two clocks: the partition leader's, which stamps markers, and
+the coordinator's."""
 
 _COMPLETE = {TransactionState.COMPLETE_COMMIT: Outcome.COMMITTED, TransactionState.COMPLETE_ABORT: Outcome.ABORTED}
 _PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState.PREPARE_ABORT: Outcome.ABORTED}
@@ -27,15 +30,15 @@ _PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The batches and markers of the id's producer ids in one partition."""
+    """The batches and markers that the producer ids of a transactional.id wrote to one partition."""
 
     topic: str
     partition: int
     log_start_offset: int
     first_timestamp_ms: int | None
-    """The time of the log's first batch; None if the log is empty."""
+    """The timestamp of the first batch in the log. None if the log is empty."""
     has_gaps: bool
-    """True if compaction removed offsets."""
+    """True if offsets are missing because compaction removed their records."""
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
 
@@ -49,7 +52,7 @@ class Part:
     """The part of a transaction in one partition."""
 
     transaction: PartitionTransaction | None = None
-    """None if the transaction wrote nothing here, or compaction removed all of it."""
+    """The records in this partition. None if the transaction wrote none, or if compaction removed all of them."""
     marker: Marker | None = None
     repeated: list[Marker] = field(default_factory=list)
 
@@ -59,12 +62,13 @@ class Life:
     """One transaction."""
 
     rows: list[StoredRow] = field(default_factory=list)
-    """The remaining rows in order, from Ongoing to Complete. Empty if only partitions show the transaction."""
+    """The rows that compaction has kept, in log order, from Ongoing to Complete. Empty if only the partitions show the
+    transaction."""
     parts: dict[TopicPartition, Part] = field(default_factory=dict)
     prepare: StoredRow | None = None
     complete: StoredRow | None = None
     partitions: frozenset[TopicPartition] | None = None
-    """The partitions that the rows name; None if no such row is left. A Complete row names no partitions."""
+    """The partitions that the rows name. None if no row with partitions is left; a Complete row names no partitions."""
 
     def add_row(self, stored: StoredRow) -> None:
         self.rows.append(stored)
@@ -80,7 +84,8 @@ class Life:
 
     @property
     def decision(self) -> Outcome | None:
-        """Return the outcome by the rows, or else by the markers; None while the transaction is undecided."""
+        """Return the outcome that the rows have, or else the outcome of the markers. None while the transaction is
+        undecided."""
         if self.complete is not None:
             return _COMPLETE[_row(self.complete).state]
         if self.prepare is not None:
@@ -96,18 +101,18 @@ class Life:
 
     @property
     def earliest_marker_ms(self) -> int:
-        """Return the earliest time that its markers can have, apart from clock differences."""
+        """Return the earliest time that a marker of this transaction can have, if all clocks agree."""
         return self.begin_ms if self.prepare is None else self.prepare.timestamp_ms
 
     @property
     def complete_ms(self) -> int | None:
-        """Return the append time of the Complete row. The time in the row is earlier: Kafka sets it before the
-        markers."""
+        """Return the time at which the Complete row was appended. The time inside the row is earlier, because Kafka
+        sets it before the markers are written."""
         return None if self.complete is None else self.complete.timestamp_ms
 
     def distance_ms(self, marker: Marker) -> int:
-        """Return how far the marker is from the time between Prepare and Complete. It is negative before Prepare,
-        positive after Complete, and 0 between the two."""
+        """Return the milliseconds from the nearer end of the time between Prepare and Complete to the marker. The
+        result is negative for a marker before Prepare, positive for one after Complete, and otherwise 0."""
         if marker.timestamp_ms < self.earliest_marker_ms:
             return marker.timestamp_ms - self.earliest_marker_ms
         complete_ms = self.complete_ms
@@ -115,9 +120,10 @@ class Life:
 
     @property
     def marker_producer(self) -> tuple[int, int] | None:
-        """Return the producer id and epoch of its markers; None while it is undecided.
+        """Return the producer id and epoch of the transaction's markers. None while the transaction is undecided.
 
-        After a Complete row that rotated the producer id, the last epoch of the old one is unknown: -1.
+        If the Complete row has a new producer id, the last epoch of the old producer id is unknown. The epoch returned
+        is then -1.
         """
         for stored in (self.prepare, self.complete):
             if stored is not None:
@@ -136,7 +142,7 @@ class Life:
 
 
 def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
-    """Return the transactions in the rows of one id, in the order in which they began."""
+    """Return the transactions in the rows of one transactional.id, in the order in which they began."""
     lives: list[Life] = []
     for stored in rows:
         row = stored.row
@@ -153,10 +159,10 @@ def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
 
 
 def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[Life], list[Hanging]]:
-    """Assign each marker and each partition's records to their transaction.
+    """Assign each marker, and the records of each partition, to their transaction.
 
-    Return two lists. The first has all lives sorted by time, including those without a remaining row. The second has
-    the transactions that are open in a partition and belong to no life.
+    Return two lists. The first has all transactions sorted by time, including those of which no row is left. The second
+    has the transactions that are open in a partition but belong to no transaction of the first list.
     """
     decided = _Decided(lives)
     unclaimed: dict[tuple[object, ...], Life] = {}
@@ -181,7 +187,7 @@ def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A transaction that is open in a partition although no row has it open."""
+    """A transaction that is open in a partition, although no row shows an open transaction with this partition."""
 
     topic: str
     partition: int
@@ -189,7 +195,7 @@ class Hanging:
 
 
 class _Decided:
-    """The transactions that may have markers, by the markers' producer ids and epochs."""
+    """The transactions that may have markers, indexed by the producer id and epoch of the markers."""
 
     def __init__(self, lives: list[Life]):
         self._lives: dict[tuple[int, int], list[Life]] = defaultdict(list)
@@ -201,11 +207,14 @@ class _Decided:
                         for producer, found in self._lives.items()}
 
     def owner(self, topic_partition: TopicPartition, marker: Marker) -> Life | None:
-        """Return the marker's transaction, or None if no row of that transaction is left.
+        """Return the transaction that a marker ended. Return None if no row of this transaction is left.
 
-        If transactions share an epoch, it is the one that was ending at the marker's time. If no transaction was ending
-        then, clocks may differ a little: it is the nearest one that lacks this marker. If none lacks it, it is the last
-        one before the marker, which is then late or repeated.
+        Several transactions may have the same producer id and epoch. The marker then belongs to the first of these that
+        exists:
+
+        1. the transaction that was ending at the marker's time,
+        2. the nearest transaction that lacks this marker, because clocks may differ a little,
+        3. the last transaction before the marker, which is then late or repeated.
         """
         near, before = [], None
         for life in self._candidates(marker):
@@ -224,8 +233,8 @@ class _Decided:
         return min(near, key=lambda life: abs(life.distance_ms(marker))) if near else before
 
     def _candidates(self, marker: Marker) -> Iterator[Life]:
-        """Yield candidates, latest first. Unless the epoch is unique, leave out those decided clearly after the
-        marker."""
+        """Yield the candidates for a marker's transaction, the latest first. If several transactions share the epoch,
+        omit those that were decided clearly after the marker's time."""
         for producer in ((marker.producer_id, marker.producer_epoch), (marker.producer_id, -1)):
             lives = self._lives.get(producer, [])
             if lives and lives[0].has_marker_epoch_of_its_own:
@@ -241,8 +250,8 @@ def _lacks_marker(life: Life, topic_partition: TopicPartition) -> bool:
 
 
 def _kinship(found: Evidence, marker: Marker, transaction: PartitionTransaction | None) -> tuple[object, ...]:
-    """Return a key that groups markers of the same transaction when its rows are gone. An unrelated marker gets its own
-    key."""
+    """Return a key that groups markers whose rows are gone. Markers that bumped the epoch have the same key if they
+    ended the same transaction. Any other marker gets a unique key."""
     if transaction is not None and marker.producer_epoch == transaction.producer_epoch + 1:
         return marker.producer_id, marker.producer_epoch
     return marker.producer_id, marker.producer_epoch, found.topic_partition, marker.offset
@@ -259,7 +268,8 @@ def _claim(life: Life, topic_partition: TopicPartition, marker: Marker,
 
 def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
                    transaction: PartitionTransaction) -> Life | None:
-    """Return the last transaction if it is not complete. Otherwise return a complete one that lacks its marker here."""
+    """Return the last transaction if it is not complete. Otherwise return a complete transaction that lacks its marker
+    in this partition, or None."""
     for life in reversed(lives):
         part = life.parts.get(topic_partition)
         if part is None or part.marker is not None or part.transaction is not None:
@@ -273,6 +283,6 @@ def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
 
 
 def _row(stored: StoredRow) -> TransactionRow:
-    """Return the row. In a life it is never a tombstone."""
+    """Return the row that was stored. It is not None, because a life has no tombstones."""
     assert stored.row is not None
     return stored.row
