@@ -1,1 +1,1 @@
-"""The files of a partition as text."""
+"""The output of a partition's files as text."""

@@ -1,4 +1,4 @@
-"""The decoders that the options of a dump select, and control records as text."""
+"""The choice of the decoder for a dump, and the text of control records."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kbroker_tools.rows.decoders import Decoder
 
 def decoder_for(options: DumpOptions) -> Decoder | None:
-    """Return the decoder that the options name, or None if key and value are shown as UTF-8."""
+    """Return the decoder that the options name. Return None if keys and values are shown as UTF-8 text."""
     if options.decoder is not None:
         from kbroker_tools.rows.decoders import decoder
         return decoder(options.decoder, options.compat or '4.3')
@@ -22,7 +22,7 @@ def decoder_for(options: DumpOptions) -> Decoder | None:
 
 
 class ClassDecoder:
-    """The decoder of --key-decoder-class and --value-decoder-class."""
+    """The decoder of keys and values by the classes that --key-decoder-class and --value-decoder-class name."""
 
     def __init__(self, read_key: Callable[[bytes], str], read_value: Callable[[bytes], str]):
         self._read_key = read_key
@@ -46,7 +46,8 @@ def _reader_of(class_name: str) -> Callable[[bytes], str]:
 
 
 def control_text(number: int, value: bytes | None) -> str:
-    """Return the text of a control record that ends no transaction. Raise CorruptLogError for an unreadable value."""
+    """Return the text of a control record that is not a transaction marker. Raise CorruptLogError if its value cannot
+    be read."""
     from kbroker_tools.rows.decoders import CONTROL_RECORDS, quorum_record_text
     if number not in CONTROL_RECORDS:
         return f' controlType: UNKNOWN({number})'

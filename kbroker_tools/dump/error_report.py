@@ -1,4 +1,4 @@
-"""The final report of kafka-dump-log: the errors in all files."""
+"""The report at the end of kafka-dump-log. It has the errors of all files."""
 from __future__ import annotations
 
 import os
@@ -8,17 +8,18 @@ from typing import IO
 from kbroker_tools.dump.gaps import Gaps
 
 Pairs = dict[str, list[tuple[int, int]]]
-"""Pairs of numbers by file, in the order in which they were found."""
+"""Maps each file to pairs of offsets or timestamps, in the order in which the errors were found."""
 
 
 class ErrorReport:
-    """The errors of all files, by absolute path. They are printed at the end of a dump.
+    """The errors of all files, by absolute path. A dump prints them at its end.
 
-    Kafka lists the files of a section in the order of a hash map. Here they are in the order in which they were read.
+    Kafka prints the files of a section in the order of a hash map. This report has the files in the order in which they
+    were read.
     """
 
     def __init__(self, compat: str = '4.3'):
-        """`compat` is the release of Kafka whose text is printed."""
+        """`compat` is the release of Kafka's tool whose text is printed."""
         self._is_sorted = compat != '4.2'
         self._mismatches: Pairs = {}
         self._timestamp_mismatches: Pairs = {}
@@ -32,8 +33,9 @@ class ErrorReport:
                     self._non_consecutive))
 
     def mismatch(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an entry whose batch ends at another offset. If several entries have the same offset, the last one is
-        kept."""
+        """Add an index entry whose offset differs from the last offset of the batch that it points to. `log_offset` is
+        the last offset of the batch. From release 4.3, only the last of several entries with the same offset is
+        printed."""
         self._mismatches.setdefault(absolute(index_path), []).append((index_offset, log_offset))
 
     def timestamp_mismatch(self, index_path: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
@@ -43,16 +45,17 @@ class ErrorReport:
         self._out_of_order.setdefault(absolute(index_path), []).append((timestamp_ms, previous_ms))
 
     def not_found(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an indexed offset at which no batch ends. `log_offset` is the end of the next batch, or -1 without
-        one."""
+        """Add an index entry whose offset is not the last offset of any batch. `log_offset` is the last offset of the
+        next batch, or -1 if there is no next batch."""
         self._not_found.setdefault(absolute(index_path), []).append((index_offset, log_offset))
 
     def gaps(self, log_path: str) -> Gaps:
-        """Return the gaps of a log, created at the first call."""
+        """Return the gaps of a log. The object is created at the first call for this log."""
         return self._non_consecutive.setdefault(absolute(log_path), Gaps())
 
     def lines(self) -> Iterator[str]:
-        """Yield Kafka's text. Up to 4.2, a file's last mismatch or gap comes first; later releases sort by offset."""
+        """Yield the lines of Kafka's report. Up to release 4.2, the last mismatch or gap of a file comes first. Later
+        releases sort by offset."""
         for path, pairs in self._mismatches.items():
             yield f'Mismatches in :{path}'
             shown = sorted(dict(pairs).items()) if self._is_sorted else pairs
@@ -78,5 +81,5 @@ class ErrorReport:
 
 
 def absolute(path: str) -> str:
-    """Prefix the working directory. As in Java, `..` is not resolved."""
+    """Make a path absolute. As in Java, `..` is not resolved."""
     return os.path.join(os.getcwd(), path)

@@ -1,4 +1,4 @@
-"""The files of a dump, and the position in each file at which the dump begins."""
+"""The files to dump, and the position at which the dump of each file begins."""
 from __future__ import annotations
 
 import errno
@@ -17,40 +17,41 @@ CHECKPOINT = '.checkpoint'
 INDEX = '.index'
 TIME_INDEX = '.timeindex'
 CUT = '.cut'
-"""The suffix of a file with the part of a log that a recovery has cut off."""
+"""The suffix of a file with the bytes that a recovery has cut off a log."""
 BOOTSTRAP = 'bootstrap.checkpoint'
 
 def suffix_of(path: str) -> str:
-    """Return a name from its last dot on, or '' if it has no dot."""
+    """Return the suffix of a file name, with its dot. Return '' if the name has no dot."""
     name = os.path.basename(path)
     dot = name.rfind('.')
     return name[dot:] if dot >= 0 else ''
 
 
 def as_java_shows(path: str) -> str:
-    """Normalize the slashes of a path: no double slashes, and no slash at the end."""
+    """Return a path as Java prints it: without double slashes and without a slash at the end."""
     while '//' in path:
         path = path.replace('//', '/')
     return path.rstrip('/') if len(path) > 1 else path
 
 
 def base_offset_of(path: str) -> int | None:
-    """Return the number at the beginning of a segment's file name, or None."""
+    """Return the number at the beginning of a segment's file name. Return None if there is no number."""
     digits = os.path.basename(path).partition('.')[0]
     return int(digits) if digits.isascii() and digits.isdecimal() else None
 
 
 def must_be_file(path: str) -> None:
-    """Raise FileNotFoundError for a missing file, and OSError for one that is not regular: opening a pipe would
+    """Raise FileNotFoundError if a file is missing, and OSError if it is not a regular file. To open a pipe would
     block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, 'found no regular file', path)
 
 
 def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files that the paths name, in order. Patterns and directories yield files with these suffixes.
+    """Yield the files that the paths name, in the order of the paths. For a pattern or a directory, yield only files
+    with these suffixes.
 
-    Raise FileNotFoundError for a pattern without a match, and OSError for an unreadable directory.
+    Raise FileNotFoundError if a pattern matches no file, and OSError if a directory cannot be read.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -66,9 +67,10 @@ def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
 
 
 def files_in(directory: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return a partition's segment files sorted by offset, or those of a log directory, partition by partition.
+    """Return the segment files of a partition directory, sorted by offset. For a log directory, return the segment
+    files of each partition in turn.
 
-    Raise FileNotFoundError if there are none.
+    Raise FileNotFoundError if there are no segment files.
     """
     found = _segment_files(directory, suffixes)
     if not found:
@@ -91,7 +93,7 @@ def _partition_order(name: str) -> tuple[str, int]:
 
 
 def next_segment(path: str) -> str | None:
-    """Return the path of the partition's next `.log`."""
+    """Return the path of the `.log` that follows in the same partition. Return None if this one is the last."""
     directory = os.path.dirname(path)
     base_offset = base_offset_of(path)
     if base_offset is None:
@@ -104,8 +106,8 @@ def next_segment(path: str) -> str | None:
 # ---- where to begin
 
 def ends_before(path: str, selection: Selection) -> bool:
-    """Return whether all offsets of the segment are below the selection: the next segment begins at or below its
-    start."""
+    """Return whether all offsets of the segment are below the first selected offset. That is so if the next segment
+    begins at or below the first selected offset."""
     if base_offset_of(path) is None:
         return False
     following = next_segment(path)
@@ -113,13 +115,14 @@ def ends_before(path: str, selection: Selection) -> bool:
 
 
 def begins_after(path: str, selection: Selection) -> bool:
-    """Return whether all offsets of the segment are above the selection."""
+    """Return whether all offsets of the segment are above the last selected offset."""
     base_offset = base_offset_of(path)
     return base_offset is not None and base_offset > selection.last_offset
 
 
 def start_position(path: str, selection: Selection) -> int:
-    """Return a position in the `.log` at or before the selection's start, from its indexes, or 0 without an index."""
+    """Return a position in the `.log` that is not after the first selected record. The indexes have this position.
+    Return 0 if there is no index."""
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0
@@ -137,9 +140,10 @@ def start_position(path: str, selection: Selection) -> int:
 
 
 def _search(path: str, layout: Struct, offset_field: int, target: int) -> int:
-    """Return the value of the last entry whose key is at most `target`, or 0. The file is searched in halves.
+    """Return the second field of the last index entry whose first field is at most `target`. Return 0 if there is no
+    such entry. This is a binary search in the file.
 
-    `offset_field` is the number of the field with the relative offset.
+    `offset_field` is the index of the field with the relative offset: 0 or 1.
     """
     with open(path, 'rb', buffering=0) as file:
         def entry(number: int) -> tuple[int, int]:
@@ -148,14 +152,15 @@ def _search(path: str, layout: Struct, offset_field: int, target: int) -> int:
             return key, value
 
         entries = os.fstat(file.fileno()).st_size // layout.size
-        # The index of the active segment ends with zeros.
+        # The index of an active segment ends with zeros, which are not entries.
         used = _first(entries, lambda number: number > 0 and entry(number)[offset_field] == 0)
         number = _first(used, lambda number: entry(number)[0] > target) - 1
         return max(entry(number)[1], 0) if number >= 0 else 0
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number in 0..count-1 from which `holds` is true, or `count`."""
+    """Return the first number below `count` for which `holds` is true. Return `count` if there is no such number.
+    `holds` must be true for all larger numbers too."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Gaps between the offsets of a log. A compacted log may have millions of them."""
+"""The gaps between the offsets of a log. A compacted log may have millions of gaps."""
 from __future__ import annotations
 
 from array import array
@@ -9,10 +9,11 @@ PAIRS_IN_MEMORY = 32 * 1024
 
 
 class Gaps:
-    """Pairs of offsets, sorted by the first. If several pairs have the same first offset, the last one counts.
+    """Pairs of offsets with a gap between them. Iteration sorts them by the first offset. If several pairs have the
+    same first offset, only the last of these pairs is kept.
 
-    A small number of pairs stays in memory, all others go to a temporary file. Pairs arrive sorted except from a
-    damaged log, whose pairs are sorted in memory.
+    Up to PAIRS_IN_MEMORY pairs are in memory, and further pairs are in a temporary file. A sound log adds its pairs in
+    order. The pairs of a damaged log may be out of order and are sorted in memory.
     """
 
     def __init__(self) -> None:

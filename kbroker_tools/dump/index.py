@@ -1,4 +1,5 @@
-"""Index files and producer snapshots as kafka-dump-log shows them, with their differences from the log.
+"""The output of kafka-dump-log for index files and producer snapshots, and for the differences between indexes and the
+log.
 
 The entries of `.index` and `.timeindex` are compared with the log. `index_files` reads the files.
 """
@@ -31,16 +32,16 @@ T = TypeVar('T')
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """The options of kafka-dump-log for indexes."""
+    """The options of kafka-dump-log that concern indexes."""
 
     verify_index_only: bool = False
-    """Compare the entries with the log and print no entries."""
+    """True if entries are only compared with the log, and not printed."""
     index_sanity_check: bool = False
-    """Only check whether the broker would rebuild the index at its start."""
+    """True if the only check is whether a broker would rebuild the index at its start."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    """The most bytes of the log to read for the batch of an entry."""
+    """The most bytes that are read from the log to find the batch of one entry."""
     compat: str = '4.3'
-    """The release of Kafka whose texts are printed: 4.2, 4.3 or 4.4."""
+    """The release of Kafka's tool whose text is printed: 4.2, 4.3 or 4.4."""
 
 
 # ---- files
@@ -48,8 +49,8 @@ class IndexOptions:
 def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
     """Print an `.index`, and compare each entry with the `.log`.
 
-    Raise CorruptLogError if the sanity check fails or an entry points to an impossible position, and OSError, also for
-    a missing `.log`.
+    Raise CorruptLogError if the sanity check fails or if an entry points to an impossible position. Raise OSError if
+    the `.index` or the `.log` cannot be read.
     """
     index = OffsetIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -61,9 +62,10 @@ def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorRepo
 
 
 def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print a `.timeindex`, and compare each entry with the `.log`, which is searched through the `.index`.
+    """Print a `.timeindex`, and compare each entry with the `.log`. The `.index` shows where the batch of an entry is.
 
-    Raise CorruptLogError if the sanity check fails or the log is unreadable at an entry's position, and OSError.
+    Raise CorruptLogError if the sanity check fails or if the log cannot be read at the position of an entry. Raise
+    OSError if a file cannot be read.
     """
     index = TimeIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -73,14 +75,16 @@ def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: Erro
 
 
 def dump_transaction_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print a `.txnindex`. Raise CorruptLogError for an entry of another version, and OSError."""
+    """Print a `.txnindex`. Raise CorruptLogError if an entry has an unknown version, and OSError if the file cannot be
+    read."""
     for row in transaction_rows(path):
         out.write(f'version: {row.version} producerId: {row.producer_id} firstOffset: {row.first_offset} '
                   f'lastOffset: {row.last_offset} lastStableOffset: {row.last_stable_offset}\n')
 
 
 def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print the producers of a `.snapshot`. Raise OSError, and CorruptLogError if it is damaged."""
+    """Print the producers of a `.snapshot`. Raise CorruptLogError if the file is damaged, and OSError if it cannot be
+    read."""
     for producer in snapshot_producers(path):
         first_offset = producer.transaction_first_offset
         out.write(f'producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} '
@@ -99,9 +103,9 @@ def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorR
 
 def _check_or_write(index: IndexFile, options: IndexOptions, out: IO[str], entries: Iterable[T],
                     text: Callable[[T], str]) -> None:
-    """With --index-sanity-check, check the index. Otherwise write a line for each entry, many at a time.
+    """With --index-sanity-check, check the index. Without it, print a line for each entry.
 
-    Entries before a damaged one are written before its error is raised.
+    Many lines are written at a time. Lines of entries before a damaged entry are written before the error is raised.
     """
     if options.index_sanity_check:
         index.check()
@@ -120,7 +124,7 @@ def _check_or_write(index: IndexFile, options: IndexOptions, out: IO[str], entri
 
 
 def sibling(path: str, suffix: str) -> str:
-    """Return the file of the same segment with another suffix."""
+    """Return the path of the file of the same segment that has the suffix `suffix`."""
     directory, name = os.path.split(path)
     return os.path.join(directory, name.partition('.')[0] + suffix)
 
@@ -129,7 +133,8 @@ def sibling(path: str, suffix: str) -> str:
 
 def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions,
                      report: ErrorReport) -> Iterator[OffsetEntry]:
-    """Yield the entries of an `.index`, and report those whose batch ends at another offset. Raise CorruptLogError."""
+    """Yield the entries of an `.index`. Report each entry whose offset is not the last offset of its batch. Raise
+    CorruptLogError if an entry points to no batch."""
     for entry in index:
         batch = log.batch_at(entry.position, entry.position + options.max_message_bytes)
         if batch is None:
@@ -143,7 +148,8 @@ def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions
 
 def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: LogFile,
                         report: ErrorReport) -> Iterator[TimeEntry]:
-    """Yield the entries of a `.timeindex`, and report those that contradict the log or the previous entry."""
+    """Yield the entries of a `.timeindex`. Report each entry that contradicts the log or is not later than the previous
+    entry."""
     previous_ms = NO_TIMESTAMP_MS
     for entry in index:
         batch = log.first_reaching(entry.offset, offsets.position_for(entry.offset))

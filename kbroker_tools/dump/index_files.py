@@ -1,7 +1,7 @@
-"""The files of an index and of producer snapshots, read for a dump.
+"""Readers of index files and producer snapshots for a dump.
 
-The entries of `.index`, `.timeindex` and `.txnindex` and the producers of a `.snapshot` are read one by one. Nothing is
-written, whereas Kafka's tool truncates an `.index` that ends with half an entry.
+Entries of an `.index`, `.timeindex` or `.txnindex` and producers of a `.snapshot` are read one by one. The readers
+write nothing. (Kafka's tool truncates an `.index` that ends with half an entry.)
 
 A missing `.txnindex` is an error (for Kafka it is an empty one). The version of its entries is read as an int16 (Kafka
 reads one byte of it).
@@ -37,7 +37,7 @@ from kbroker_tools.dump.error_report import absolute
 from kbroker_tools.dump.options import MAX_INT32
 
 MOST_READ_BYTES = 1 << 30
-"""The most bytes of a file that is read as a whole."""
+"""The most bytes of a file that is read into memory as a whole."""
 BLOCK_ENTRIES = 8192
 
 
@@ -75,11 +75,12 @@ class SnapshotProducer(NamedTuple):
     transaction_first_offset: int | None
     last_timestamp_ms: int
     last_batch: LastBatch | None
-    """None if the producer wrote only a marker."""
+    """The last batch that the producer wrote. None if the producer wrote only a marker."""
 
 
 def transaction_rows(path: str) -> Iterator[TransactionRow]:
-    """Yield the entries of a `.txnindex` without an incomplete one at its end. Raise CorruptLogError or OSError."""
+    """Yield the entries of a `.txnindex`. Omit an incomplete entry at the end. Raise CorruptLogError if an entry has an
+    unknown version, and OSError if the file cannot be read."""
     base_offset_of(path)
     for number, fields in enumerate(_read_entries(path, TRANSACTION_ENTRY)):
         row = TransactionRow(*fields)
@@ -90,9 +91,9 @@ def transaction_rows(path: str) -> Iterator[TransactionRow]:
 
 
 def snapshot_producers(path: str) -> list[SnapshotProducer]:
-    """Return the producers of a `.snapshot`. Raise OSError or CorruptLogError.
+    """Return the producers of a `.snapshot`. Raise CorruptLogError if it is damaged, and OSError if it cannot be read.
 
-    The errors have Kafka's words, except that they name the sizes for which Kafka prints `null`.
+    The messages have Kafka's words, but they name the sizes for which Kafka's messages have `null`.
     """
     with open(path, 'rb') as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -132,7 +133,8 @@ def _snapshot_producer(entry: dict[str, int]) -> SnapshotProducer:
 
 
 def base_offset_of(path: str) -> int:
-    """Return the offset at the beginning of a segment file's name. Raise CorruptLogError if there is none."""
+    """Return the offset at the beginning of a segment file's name. Raise CorruptLogError if the name does not begin
+    with an offset."""
     offset = files.base_offset_of(path)
     if offset is None:
         raise CorruptLogError(f'{path}: found {os.path.basename(path).partition(".")[0]!r} before the suffix, expected '
@@ -141,38 +143,39 @@ def base_offset_of(path: str) -> int:
 
 
 def _read_entries(path: str, entry: Struct) -> Iterator[tuple[Any, ...]]:
-    """Yield the complete entries of a file, which is read block by block."""
+    """Yield the complete entries of a file. The file is read in blocks."""
     with open(path, 'rb') as file:
         while block := file.read(BLOCK_ENTRIES * entry.size):
             yield from whole_entries(entry, block)
 
 
 class IndexFile:
-    """An index file, opened read-only: the common part of offset indexes and time indexes."""
+    """An index file that is opened for reading. This is the common part of offset indexes and time indexes."""
 
     layout: Struct
     offset_field: int
-    """The number of the field with the relative offset."""
+    """The index of the field with the relative offset in an entry: 0 or 1."""
     title: str
-    """Kafka's name for the file in an error."""
+    """Kafka's name for this kind of file in error messages."""
 
     def __init__(self, path: str):
-        """Open the file. Raise OSError, and CorruptLogError for a name without an offset."""
+        """Open the file. Raise CorruptLogError if its name has no offset, and OSError if it cannot be read."""
         self.path = path
         self.base_offset = base_offset_of(path)
         self.size_bytes = os.stat(path).st_size
         self.entries = self.size_bytes // self.layout.size
 
     def used(self) -> Iterator[tuple[int, int]]:
-        """Yield the fields of each entry before the zeros at the end. A segment that is still appended to ends with
-        zeros."""
+        """Yield the fields of each entry, up to the zeros at the end of the file. The index of an active segment ends
+        with zeros."""
         for number, fields in enumerate(_read_entries(self.path, self.layout)):
             if fields[self.offset_field] == 0 and number > 0:
                 return
             yield fields[0], fields[1]
 
     def check(self) -> None:
-        """Check what a broker checks before it uses the index. Raise CorruptLogError in Kafka's words."""
+        """Make the checks that a broker makes before it uses the index. Raise CorruptLogError with Kafka's message if
+        one fails."""
         path = absolute(self.path)
         if self.entries:
             self.check_last(path, self._last())
@@ -181,8 +184,8 @@ class IndexFile:
                                   f'positive nor a multiple of {self.layout.size}')
 
     def check_last(self, path: str, last: tuple[Any, ...]) -> None:
-        """Raise CorruptLogError if the last entry is below the start of the index. Each kind of index has its own
-        rule."""
+        """Raise CorruptLogError if the last entry is before the start of the index. Each kind of index compares other
+        fields."""
         raise NotImplementedError(f'{type(self).__name__} has no rule for its last entry')
 
     def _last(self) -> tuple[Any, ...]:
@@ -209,15 +212,15 @@ class OffsetIndexFile(IndexFile):
                                   f'{self.base_offset}')
 
     def position_for(self, offset: int) -> int:
-        """Return the position of the last entry at or below `offset`, or 0. A search for the batch of `offset` begins
-        there."""
+        """Return the position of the last entry whose offset is at most `offset`, or 0 without such an entry. A search
+        for the batch of `offset` begins at this position."""
         offsets, positions = self._columns
         number = bisect_right(offsets, offset - self.base_offset)
         return positions[number - 1] if number else 0
 
     @cached_property
     def _columns(self) -> tuple[array[int], array[int]]:
-        """Return the relative offsets and the positions, each as an array of four-byte integers."""
+        """Return two arrays of four-byte integers: the relative offsets and the positions."""
         if self.entries * OFFSET_ENTRY.size > MOST_READ_BYTES:
             raise CorruptLogError(f'{self.path}: found {self.entries} entries, expected at most '
                                   f'{MOST_READ_BYTES // OFFSET_ENTRY.size}')

@@ -1,4 +1,4 @@
-"""The records and index entries of a dump as JSON, one object per line."""
+"""The output of a dump as JSON: one object per line, for each record and each index entry."""
 from __future__ import annotations
 
 import base64
@@ -29,11 +29,12 @@ ENCODERS: dict[str, Callable[[bytes], str]] = {
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(',', ':')).encode
 quoted = json.encoder.encode_basestring
-"""The JSON text of a string, without the type dispatch of `as_json`."""
+"""A function that returns a string as JSON text. It is faster than `as_json`, which looks at the type of its
+argument."""
 
 
 class DumpJson:
-    """A writer of a SegmentReader's records. It has the interface of DumpText."""
+    """A writer of records as JSON. It has the same interface as DumpText."""
 
     def __init__(self, sink: Sink, payload: str, decoder: Decoder | None, selection: Selection | None,
                  on_damage: Callable[[str], None]):
@@ -44,10 +45,10 @@ class DumpJson:
         self._on_damage = on_damage
 
     def begin(self, last_offset: int | None = None) -> None:
-        """Begin a new file. JSON output needs no state from the previous file."""
+        """Begin a new file. Nothing has to be done, because JSON lines do not depend on the previous file."""
 
     def dump(self, reader: SegmentReader, most_bytes: int = 1 << 62) -> bool:
-        """Write the next batches, up to about `most_bytes` of the file. Return False at its end."""
+        """Write the next batches, up to about `most_bytes` bytes of the file. Return False at the end of the file."""
         enough = reader.next_position + most_bytes
         while reader.next_position < enough:
             if not reader.step():
@@ -65,7 +66,8 @@ class DumpJson:
         return True
 
     def _rows(self, reader: SegmentReader) -> Iterator[str]:
-        """Yield a line for each record. The text that all records of a batch share is built once."""
+        """Yield a line for each record of the current batch. The part of the line that is the same for all records is
+        built once."""
         header, data = reader.header(), reader.batch()
         if reader.magic == MAGIC:
             records = iter_records(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
@@ -107,14 +109,14 @@ def batch_fields(reader: SegmentReader, header: BatchHeader) -> dict[str, Any]:
 
 
 def compression_of(header: BatchHeader) -> str:
-    """Return the name of the codec. Raise CorruptLogError for an unknown one."""
+    """Return the name of the batch's compression codec. Raise CorruptLogError if the codec is unknown."""
     if header.compression > max(Compression):
         raise CorruptLogError(f'found compression {header.compression}, expected 0 to {max(Compression)}')
     return Compression(header.compression).name.lower()
 
 
 def parsed(text: str | None) -> Any:
-    """Return a decoder's output parsed from JSON, or unchanged if it is no JSON."""
+    """Return the JSON value of a text from a decoder. Return the text unchanged if it is not JSON."""
     if text is None or not text.startswith('{'):
         return text
     try:
@@ -124,7 +126,8 @@ def parsed(text: str | None) -> Any:
 
 
 def index_rows(path: str, suffix: str) -> Iterator[str]:
-    """Yield the entries of an index file or producer snapshot as JSON. Raise CorruptLogError or OSError."""
+    """Yield the entries of an index file, or the producers of a snapshot, as JSON lines. Raise CorruptLogError or
+    OSError if the file cannot be read."""
     from kbroker_tools.dump import index_files
     entries = {'.index': index_files.OffsetIndexFile, '.timeindex': index_files.TimeIndexFile,
                '.txnindex': index_files.transaction_rows, '.snapshot': index_files.snapshot_producers}[suffix](path)

@@ -1,10 +1,12 @@
 """Messages of magic 0 and 1, which Kafka wrote before 0.11 and still reads.
 
-A message: offset int64, size int32 (of what follows), crc uint32 (CRC-32 of what follows it), magic int8, attributes
-int8 (bits 0-2 compression, bit 3 log append time), in magic 1 timestamp int64, key and value as length int32 (-1 null)
-and bytes. A compressed message wraps a set of messages in its value and has the offset of the last one. Wrapped
-messages of magic 0 have their own offsets, those of magic 1 count from 0 (KIP-31). If the wrapper has a log append
-time, it applies to all of its messages (KIP-32).
+A message has these fields: offset int64; size int32 (of the fields after it); crc uint32 (CRC-32 of the fields after
+it); magic int8; attributes int8 (bits 0-2 compression, bit 3 log append time); in magic 1, timestamp int64; key and
+value, each as length int32 (-1 for null) and bytes.
+
+The value of a compressed message, the wrapper, is a set of messages. The wrapper has the offset of the last message in
+the set. Inside a wrapper, messages of magic 0 have absolute offsets, and messages of magic 1 have offsets that count
+from 0 (KIP-31). A log append time in the wrapper applies to all messages in it (KIP-32).
 """
 from zlib import crc32
 
@@ -23,7 +25,7 @@ cdef int64_t NO_TIMESTAMP = -1
 
 
 cdef class LegacyMessages:
-    """The messages of an entry in a log: the entry itself, or the messages that it wraps.
+    """The messages of one entry in a log. They are either the entry itself, or the messages that the entry wraps.
 
     The constructor raises KafkaError if the entry cannot be decompressed.
     """
@@ -55,7 +57,8 @@ cdef class LegacyMessages:
         self.cursor.end = self.cursor.at + PyBytes_GET_SIZE(data)
 
     cdef bint step(self, LegacyMessage *message) except -1:
-        """Read the next message. Return False at the end. Raise ProtocolError or CorruptLogError for damaged data."""
+        """Read the next message. Return False if no message is left. Raise ProtocolError or CorruptLogError if the data
+        is damaged."""
         if self.cursor.at == self.cursor.end:
             return False
         take_message(&self.cursor, message)
@@ -66,7 +69,8 @@ cdef class LegacyMessages:
 
 
 def iter_messages(bytes message not None, Py_ssize_t max_decompressed_bytes):
-    """Yield the messages of an entry in a log as records. Raise KafkaError, ProtocolError or CorruptLogError."""
+    """Yield the messages of one entry in a log as records. Raise KafkaError, ProtocolError or CorruptLogError if the
+    entry is damaged."""
     cdef LegacyMessages messages = LegacyMessages(message, max_decompressed_bytes)
     cdef LegacyMessage found
     while messages.step(&found):
@@ -101,7 +105,7 @@ cdef const uint8_t *take_sized(Cursor *cursor, Py_ssize_t *size) except NULL:
 
 
 cdef int64_t last_offset(Cursor cursor) except? -1:
-    """Return the stored offset of the last message in a set."""
+    """Return the offset field of the last message in a set."""
     cdef int64_t offset = 0
     while cursor.at < cursor.end:
         offset = read_int64(take(&cursor, 8))

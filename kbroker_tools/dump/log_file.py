@@ -1,4 +1,4 @@
-"""A `.log` from which single batches of any magic are read. The entries of its indexes are compared with them."""
+"""A `.log` from which batches of any magic are read one at a time, for the comparison with index entries."""
 from __future__ import annotations
 
 import os
@@ -29,7 +29,7 @@ class BatchAt(NamedTuple):
 
 
 class LogFile:
-    """A `.log` from which single batches are read, as a context manager. Opening it raises OSError."""
+    """A `.log` from which batches are read one at a time. It is a context manager. Opening the file raises OSError."""
 
     def __init__(self, path: str):
         self.path = path
@@ -44,10 +44,10 @@ class LogFile:
         self._file.close()
 
     def batch_at(self, position: int, end: int | None = None) -> BatchAt | None:
-        """Return the batch that begins at `position` and ends at or before `end`. Return None if it is incomplete or
-        missing.
+        """Return the batch that begins at `position`. Return None if the batch is missing or incomplete, or if it ends
+        after `end`.
 
-        Raise CorruptLogError for an impossible length field.
+        Raise CorruptLogError if its length field has an impossible value.
         """
         end = self.size_bytes if end is None else min(end, self.size_bytes)
         if position < 0 or position + BATCH_HEAD.size > end:
@@ -66,7 +66,8 @@ class LogFile:
         return BatchAt(position, size_bytes, last_offset, magic)
 
     def first_reaching(self, offset: int, position: int) -> BatchAt | None:
-        """Return the first batch from `position` on that ends at or after `offset`. Raise CorruptLogError."""
+        """Return the first batch, at or after `position`, whose last offset is at least `offset`. Raise CorruptLogError
+        if a length field has an impossible value."""
         last = self._last_found
         if last is not None and last.last_offset <= offset:
             position = max(position, last.position)     # no batch before the last result can reach a higher offset
@@ -78,14 +79,15 @@ class LogFile:
         return None
 
     def max_timestamp_ms(self, batch: BatchAt) -> int:
-        """Return the highest timestamp of a batch's records, or -1. Raise CorruptLogError or KafkaError for damaged
-        records."""
+        """Return the highest timestamp of the records in a batch. Return -1 if they have no timestamps. Raise
+        CorruptLogError or KafkaError if the records are damaged."""
         data = self._read(batch.position, batch.size_bytes)
         if batch.magic >= MAGIC:
             return max((record.timestamp_ms for record in iter_records(data)), default=NO_TIMESTAMP_MS)
         if batch.magic < 1:
             return NO_TIMESTAMP_MS
-        # A message of magic 1 has one timestamp. A wrapper of compressed messages has the highest of their timestamps.
+        # A message of magic 1 has one timestamp. If it wraps compressed messages, this is the highest of their
+        # timestamps.
         timestamp_ms: int = LEGACY_TIMESTAMP.unpack_from(data, LEGACY_TIMESTAMP_AT)[0]
         return timestamp_ms
 

@@ -1,7 +1,8 @@
-"""The table of kbroker-dump-log's options, used by the command, its help and the fast start.
+"""The table of kbroker-dump-log's options. The command, its help and the fast start use it.
 
-Most calls name files and a few options. The fast start parses them without a library: a small file is dumped in less
-time than a library takes to load. All other calls, mistakes included, go to the command (`read_plainly` returns None).
+Most calls name only files and a few options. The fast start parses these calls without a library, because a library
+takes longer to load than a small file takes to dump. For all other calls, including wrong ones, `read_plainly` returns
+None, and the command parses them.
 """
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 
 class Option:
-    """An option of the command line. To import `kbroker.settings.options.Option` would slow down the fast start.
+    """An option of the command line. It is not `kbroker.settings.options.Option`, because that import would slow down
+    the fast start.
 
-    A `default` of False makes a flag. `choices` are the allowed texts. `optional` is the value if none is given.
-    `decoder` names the decoder that the option selects.
+    An option whose `default` is False is a flag. `choices` are the allowed texts. `optional` is the value if the option
+    is given without a value. `decoder` names the decoder that the option selects.
     """
 
     def __init__(self, name: str, help_text: str, default: bool | int | str | None = False, *,
@@ -78,7 +80,7 @@ DECODERS = tuple(option for option in OPTIONS if option.decoder)
 
 
 class DumpOptions:
-    """The values of a dump's options, by name, and its `paths`."""
+    """The values of a dump's options, as attributes, and `paths`, the files and directories to dump."""
 
     files: str | None
     paths: tuple[str, ...]
@@ -105,23 +107,25 @@ class DumpOptions:
 
     @property
     def listed_files(self) -> list[str]:
-        """Return the files of --files."""
+        """Return the files that --files names."""
         files = (self.files or '').rstrip(',')
         return files.split(',') if files else []
 
     @property
     def decoder(self) -> str | None:
-        """Return the selected decoder; if several are selected, the first one."""
+        """Return the name of the decoder that the options select. If several decoders are selected, return the first
+        one."""
         return next((option.decoder for option in DECODERS if getattr(self, option.key)), None)
 
     @property
     def checks_indexes(self) -> bool:
-        """Return True if indexes are checked and their entries are not printed."""
+        """Return True if indexes are only checked, so that their entries are not printed."""
         return self.verify_index_only or self.index_sanity_check
 
     @property
     def is_limited(self) -> bool:
-        """Return True if --max-bytes limits the dump. Its default means no limit, even for larger files."""
+        """Return True if --max-bytes limits the dump. The default value of --max-bytes means no limit, even for files
+        that are larger than it."""
         return self.max_bytes != MAX_INT32
 
     @property
@@ -138,12 +142,12 @@ class DumpOptions:
 
     @property
     def is_literal(self) -> bool:
-        """Return True with --compat: the dump then behaves exactly like Kafka's tool."""
+        """Return True if --compat is given. The dump then behaves exactly like Kafka's tool."""
         return self.compat is not None
 
 
 def read_plainly(arguments: Sequence[str]) -> DumpOptions | None:
-    """Parse a simple command line. Return None for one that only the command can parse."""
+    """Parse a simple command line. Return None if only the command can parse it."""
     paths: list[str] = []
     values: dict[str, bool | int | str | None] = {}
     rest = iter(arguments)

@@ -1,4 +1,4 @@
-"""A dump, from the first file to the final error report."""
+"""The run of a dump, from the first file to the error report at the end."""
 from __future__ import annotations
 
 import os
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kbroker_tools.dump.selection import Selection
 
     class BatchWriter(Protocol):
-        """The interface of DumpText and DumpJson."""
+        """The interface that DumpText and DumpJson have in common."""
 
         def begin(self, last_offset: int | None = None) -> None: ...
 
@@ -56,10 +56,10 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, '.txnindex', '.snapshot')
 
 
 def dump(options: DumpOptions, out: int = STDOUT, wait: Callable[[], None] | None = None) -> int:
-    """Dump all files to a file descriptor. Return the exit status.
+    """Dump all files to the file descriptor `out`. Return the exit status.
 
-    While following, `wait` is called before each search for new data. Raise OSError if the output fails. With
-    `--compat`, which stops at the first unreadable part, also raise CorruptLogError, KafkaError and OSError.
+    With --follow, `wait` is called before each search for new data. Raise OSError if the output fails. With --compat,
+    the dump stops at the first data that cannot be read, and CorruptLogError, KafkaError or OSError is raised.
     """
     if options.stats and options.follow:
         wrong_usage('--stats describes segments as they are now and cannot be combined with --follow')
@@ -76,7 +76,7 @@ def paths_of(options: DumpOptions) -> list[str]:
 
 
 def selection_of(options: DumpOptions) -> Selection | None:
-    """Return the selection of --where. Raise click.UsageError for invalid terms."""
+    """Return the selection that --where describes. Raise click.UsageError if a term is invalid."""
     if options.where is None:
         return None
     from kbroker_tools.dump.where import WhereError, parse_where
@@ -87,13 +87,14 @@ def selection_of(options: DumpOptions) -> Selection | None:
 
 
 def wrong_usage(message: str) -> NoReturn:
-    """Raise click.UsageError. click is imported only here, because most dumps do not need it."""
+    """Raise click.UsageError. click is imported only in this function, because most dumps do not need it."""
     import click
     raise click.UsageError(message) from None
 
 
 def show_statistics(options: DumpOptions) -> int:
-    """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raise OSError."""
+    """Print a line for every segment. Return 1 if a file cannot be opened, otherwise 0. Raise OSError if the output
+    fails."""
     from kbroker_tools.base.render import Output, warn
     from kbroker_tools.dump.stats import COLUMNS, statistics_of
     segments, exit_code = [], 0
@@ -114,7 +115,7 @@ def show_statistics(options: DumpOptions) -> int:
 
 
 def one_line(path: str, error: Exception) -> str:
-    """Return a line with the path of an unreadable file and the reason."""
+    """Return a line with the path of a file and the reason why it cannot be read."""
     reason = f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else str(error)
     from kbroker_tools.base.render import printable
     line = reason if path in reason else f'{path}: {reason}'
@@ -122,7 +123,7 @@ def one_line(path: str, error: Exception) -> str:
 
 
 class Dump:
-    """One run of the command."""
+    """A run of the dump over all files."""
 
     def __init__(self, options: DumpOptions, sink: Sink, wait: Callable[[], None]):
         self.options = options
@@ -189,7 +190,8 @@ class Dump:
         reader.close()
 
     def _dump_cut(self, path: str, advance: Callable[[int], None]) -> None:
-        """Dump the valid batches of a file that a recovery has cut off a log. The file begins with invalid bytes."""
+        """Dump the valid batches of a `.cut` file, which has the bytes that a recovery has cut off a log. The file
+        begins with invalid bytes."""
         from kbroker.log.fs import ReadOnlyFileSystem
         from kbroker.log.header_walk import find_sound_batch
         if not self.options.json:
@@ -204,7 +206,8 @@ class Dump:
             position = self._dump_run(path, found, advance) if found < end else end
 
     def _dump_run(self, path: str, position: int, advance: Callable[[int], None]) -> int:
-        """Dump batches from a position on. Return the position of the first bytes that are no batch."""
+        """Dump consecutive batches, beginning at `position`. Return the position of the first bytes that are not a
+        batch."""
         self._text.begin()
         reader = SegmentReader(path, self.options.most_file_bytes, position)
         with suppress(CorruptLogError):     # the search for the next valid batch begins there
@@ -225,7 +228,7 @@ class Dump:
             position = reader.next_position
 
     def _open(self, path: str) -> SegmentReader:
-        """Print the heading of the file. Return a reader at the first batch that may be selected."""
+        """Print the heading of the file. Return a reader that begins at or before the first selected batch."""
         if not self.options.json:
             self.sink.write(heading(path) + '\n')
         self._text.begin(-1 if self.options.compat in ('4.3', '4.4') else None)
@@ -255,7 +258,7 @@ class Dump:
     # ---- following
 
     def _follow(self, path: str) -> None:
-        """Dump the file, the batches appended to it, and its later segments, until Ctrl-C."""
+        """Dump the file, then the batches that are appended to it, then its later segments. Only Ctrl-C ends this."""
         must_be_file(path)
         self._begin(path)
         reader = self._open(path)
@@ -294,7 +297,8 @@ class Dump:
         self.exit_code = 1
 
     def _fail(self, path: str, error: Exception) -> None:
-        """Report an unreadable file, or raise the error with --compat. A damaged snapshot is reported in both cases."""
+        """Report a file that cannot be read. With --compat, raise the error instead. A damaged snapshot is reported in
+        both cases."""
         if self.options.is_literal and suffix_of(path) != '.snapshot':
             self.sink.flush()
             raise error
@@ -335,7 +339,8 @@ def _nothing(amount: int) -> None:
 
 @contextmanager
 def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar for large files, unless the dump is printed on the same terminal."""
+    """Yield a function that advances a progress bar by a number of bytes. The bar is shown for large files only, and
+    not if the dump is printed on the same terminal."""
     total = 0
     if os.isatty(STDERR) and not os.isatty(STDOUT):
         total = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
@@ -348,7 +353,8 @@ def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
 
 
 def heading(path: str) -> str:
-    """Return the second line for a file of batches, from its name. Raise CorruptLogError for another name."""
+    """Return the heading that is printed below the path of a file of batches. It is derived from the file's name. Raise
+    CorruptLogError if the name does not have the expected form."""
     name = os.path.basename(path)
     stem = name.partition('.')[0]
     offset, _, epoch = stem.partition('-')

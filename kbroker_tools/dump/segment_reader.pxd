@@ -1,4 +1,4 @@
-"""A reader of batches of any magic, one after another, through a window of bounded size."""
+"""A reader of batches of any magic. It reads them one after another, through a window of bounded size."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.record.batch cimport BatchFields

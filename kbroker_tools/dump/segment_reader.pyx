@@ -1,9 +1,11 @@
-"""A reader of batches of any magic, one after another, through a window of bounded size.
+"""A reader of batches of any magic. It reads them one after another, through a window of bounded size.
 
-All batches begin with offset int64 and length int32 (of what follows), and have their magic at byte 16. In magic 0
-and 1, which Kafka wrote before 0.11, then follow crc uint32 (CRC-32 of everything from byte 16), magic, attributes
-int8, in magic 1 timestamp int64, key and value each as length int32 (-1 null) and bytes. If the value is a compressed
-set of messages, the offset is that of the last one.
+Every batch begins with an offset int64 and a length int32 (of the bytes after it), and has its magic at byte 16.
+
+In magic 0 and 1, which Kafka wrote before 0.11, the length is followed by these fields: crc uint32 (CRC-32 of the bytes
+from byte 16 to the end); magic int8; attributes int8; in magic 1, timestamp int64; key and value, each as length int32
+(-1 for null) and bytes. If the value is a compressed set of messages, the offset is that of the last message in the
+set.
 """
 import os
 from zlib import crc32
@@ -32,8 +34,9 @@ cdef extern from '<unistd.h>' nogil:
 
 cdef enum:
     WINDOW_BYTES = 1024 * 1024
-    # Reading records needs the whole batch in memory. A larger batch exceeds a broker's default for requests
-    # (socket.request.max.bytes). Its checksum is computed in parts, and its records are not read.
+    # Reading the records of a batch needs the whole batch in memory. For a batch above this size, only the checksum is
+    # computed, in parts, and the records are not read. Such a batch is larger than the largest request that a broker
+    # accepts by default (socket.request.max.bytes).
     WHOLE_BATCH_BYTES = 128 * 1024 * 1024
     COMMON_BYTES = 17
     LEGACY_LEAST_LENGTH = 14
@@ -41,9 +44,10 @@ cdef enum:
 
 
 cdef class SegmentReader:
-    """A reader of a file's batches. `step` moves to the next batch, which the properties then describe.
+    """A reader of the batches in a file. `step` moves to the next batch, which the properties then describe.
 
-    The bytes of a batch are read on demand. `max_bytes` hides the rest of the file. Methods raise OSError.
+    The bytes of a batch are read when they are needed. Bytes after the first `max_bytes` of the file are not read.
+    Methods raise OSError if the file cannot be read.
     """
 
     def __cinit__(self, path, int64_t max_bytes=(1 << 62), int64_t position=0):
@@ -65,15 +69,16 @@ cdef class SegmentReader:
             self.fd = -1
 
     def update_size(self):
-        """Update and return the size of the file, so that appended batches are read too."""
+        """Update the known size of the file, so that batches which were appended since are read too. Return the size in
+        bytes."""
         size = os.fstat(self.fd).st_size
         self.end = min(<int64_t>size, self.max_bytes)
         return size
 
     cpdef bint step(self) except -1:
-        """Move to the next batch. Return False if no complete one follows.
+        """Move to the next batch. Return False if no complete batch follows.
 
-        Raise CorruptLogError if the next bytes cannot be a batch. The reader is then at its end.
+        Raise CorruptLogError if the next bytes cannot be a batch. The reader then stays at its end.
         """
         cdef const uint8_t *head
         cdef int32_t length
@@ -129,7 +134,8 @@ cdef class SegmentReader:
         return batch_last_offset(&self.fields)
 
     cdef const uint8_t *data(self) except NULL:
-        """Return the whole batch, valid until the next step. Raise CorruptLogError if it is too large for memory."""
+        """Return the bytes of the whole batch, which are valid until the next step. Raise CorruptLogError if the batch
+        has more than WHOLE_BATCH_BYTES."""
         if self.size_bytes > WHOLE_BATCH_BYTES:
             raise CorruptLogError(f'found a batch of {self.size_bytes} bytes, of which the records are not read '
                                   f'(at most {WHOLE_BATCH_BYTES})')
@@ -160,7 +166,7 @@ cdef class SegmentReader:
         return crc
 
     def is_at_batch(self):
-        """Return whether a valid batch follows. The next `step` moves to it."""
+        """Return whether the next `step` would reach a valid batch. The reader does not move."""
         cdef int64_t position = self.next_position
         try:
             return bool(self.step()) and self.stated_crc() == self.computed_crc()
@@ -170,32 +176,33 @@ cdef class SegmentReader:
             self.next_position = position
 
     def is_in(self, Selection selection not None):
-        """Return whether the current batch may have selected records."""
+        """Return whether the current batch may contain selected records."""
         return selection.admits(&self.fields, self.magic != MAGIC)
 
     def is_beyond(self, Selection selection not None):
-        """Return whether no selected record can follow the current batch."""
+        """Return whether no batch after the current one can contain selected records."""
         return self.magic == MAGIC and self.fields.base_offset > selection.last_offset
 
     def header(self):
-        """Return the BatchHeader. A batch of magic 0 or 1 sets only some of its fields."""
+        """Return the BatchHeader of the current batch. A batch of magic 0 or 1 has only some of its fields."""
         return header_of(&self.fields)
 
     def batch(self):
-        """Return a copy of the whole batch."""
+        """Return a copy of the current batch."""
         return PyBytes_FromStringAndSize(<const char *>self.data(), self.size_bytes)
 
     def crc_is_right(self):
         return self.stated_crc() == self.computed_crc()
 
     cdef const uint8_t *need(self, int64_t position, Py_ssize_t size) except NULL:
-        """Return `size` bytes from `position` on, all before `end`."""
+        """Return `size` bytes of the file, beginning at `position`. All of them must be before `end`."""
         if position < self.window_start or self.window_start + self.window_bytes - position < size:
             self.refill(position, size)
         return self.window + (position - self.window_start)
 
     cdef int refill(self, int64_t position, Py_ssize_t size) except -1:
-        """Move the window to `position` and fill it. Bytes from there on that it already has are kept."""
+        """Move the start of the window to `position`, and fill the window. Bytes that the window already has after
+        `position` are kept."""
         cdef int64_t held_end = self.window_start + self.window_bytes
         cdef Py_ssize_t kept = held_end - position if self.window_start <= position < held_end else 0
         cdef Py_ssize_t wanted, done

@@ -1,7 +1,6 @@
-"""A buffered writer of text to a file descriptor, in C. Numbers and bytes go to one buffer, written when it is full.
-
-`Sink` also has the `write` of a text file, so that text from Python code is written in the right order.
-"""
+"""A buffered writer of text to a file descriptor, in C. Numbers and bytes go to one buffer. The buffer is written when
+it is full. `Sink` also has the method `write` of a text file, so that text from Python code keeps its place among the
+other output."""
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from libc.errno cimport EINTR, errno
@@ -16,7 +15,8 @@ cdef enum:
 
 
 cdef class Sink:
-    """The buffer in front of a file descriptor. Every method that fills it may raise OSError and KeyboardInterrupt."""
+    """A buffer for the output to a file descriptor. Every method that adds to the buffer may write it, and may then
+    raise OSError or KeyboardInterrupt."""
 
     def __cinit__(self, int fd):
         self.fd = fd
@@ -28,8 +28,8 @@ cdef class Sink:
         free(self.buffer)
 
     cdef char *room_for_line(self) except NULL:
-        """Return a place for up to LINE_BYTES. The caller passes the end of the bytes that it puts there to
-        `end_at`."""
+        """Return a place in the buffer with room for LINE_BYTES bytes. The caller writes there, and passes the end of
+        the written bytes to `end_at`."""
         if BUFFER_BYTES - self.used < LINE_BYTES:
             self.flush()
         return self.buffer + self.used
@@ -38,7 +38,7 @@ cdef class Sink:
         self.used = at - self.buffer
 
     cpdef int end_line(self) except -1:
-        """End an unfinished line."""
+        """Add a line feed unless the output ends with one."""
         if self.used > 0 and self.buffer[self.used - 1] != b'\n':
             self.put_bytes(b'\n', 1)
         return 0
@@ -56,7 +56,8 @@ cdef class Sink:
         return 0
 
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
-        """Put text. Bytes that are not UTF-8 become U+FFFD, in the same groups as in Java's decoder."""
+        """Add text. Bytes that are not UTF-8 become U+FFFD. As in Java's decoder, a group of invalid bytes becomes one
+        U+FFFD."""
         cdef const uint8_t *end = data + size
         cdef const uint8_t *start = data
         cdef int length
@@ -75,12 +76,12 @@ cdef class Sink:
         return self.put_bytes(<const char *>start, end - start)
 
     def write(self, str text not None):
-        """Write text. Surrogate escapes, from file names that are not UTF-8, become their bytes again."""
+        """Add text. A surrogate escape, which comes from a file name that is not UTF-8, becomes the original byte."""
         cdef bytes data = text.encode('utf-8', 'surrogateescape')
         self.put_bytes(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cpdef int flush(self) except -1:
-        """Write the whole buffer. Bytes that cannot be written are discarded."""
+        """Write all bytes of the buffer. If the write fails, the bytes that were not written are discarded."""
         cdef char *data = self.buffer
         cdef Py_ssize_t left = self.used
         cdef Py_ssize_t done
@@ -117,9 +118,10 @@ cdef inline bint continues(const uint8_t *at, const uint8_t *end) noexcept:
 
 
 cdef int utf8_length(const uint8_t *at, const uint8_t *end) noexcept:
-    """Return the length of the non-ASCII character at `at`, or the negative length of invalid bytes for one U+FFFD.
+    """Return the length in bytes of the non-ASCII character at `at`. For invalid bytes, return the negative number of
+    bytes that one U+FFFD replaces.
 
-    Such bytes are the longest valid beginning of a character, or the three bytes of a surrogate.
+    These invalid bytes are the longest valid beginning of a character, or the three bytes of a surrogate.
     """
     cdef uint8_t first = at[0]
     if 0xc2 <= first <= 0xdf:

@@ -1,4 +1,4 @@
-"""Statistics of the segments of a partition."""
+"""Statistics of each segment of a partition."""
 from __future__ import annotations
 
 import os
@@ -32,7 +32,8 @@ COLUMNS = (
 class SegmentStatistics:
     """The counts of one segment.
 
-    `open_producers` have an open transaction at the segment's end, which may have begun in an earlier segment.
+    `open_producers` has the producer ids whose transactions are open at the end of the segment. These transactions may
+    have begun in an earlier segment.
     """
 
     open_producers: set[int] = field(default_factory=set)
@@ -41,12 +42,13 @@ class SegmentStatistics:
     size_bytes: int = 0
     uncompressed_bytes: int = 0
     unreadable: int = 0
-    """Batches with a wrong checksum or damaged records. An incomplete batch at the end counts as one."""
+    """The number of batches with a wrong checksum or damaged records. An incomplete batch at the end counts as one
+    batch."""
     markers: dict[ControlType, int] = field(default_factory=lambda: {ControlType.COMMIT: 0, ControlType.ABORT: 0})
     producers: set[int] = field(default_factory=set)
 
     def count(self, reader: SegmentReader) -> None:
-        """Count the current batch. Raise KafkaError or CorruptLogError if it is damaged."""
+        """Count the current batch of the reader. Raise KafkaError or CorruptLogError if the batch is damaged."""
         header = reader.header()
         self.batches += 1
         self.size_bytes += reader.size_bytes
@@ -81,7 +83,8 @@ class SegmentStatistics:
 
 
 def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
-    """Return the size of the batch without compression. A batch of magic 0 or 1 counts with its actual size."""
+    """Return the size in bytes that the batch has without compression. For a batch of magic 0 or 1, return its actual
+    size."""
     if not header.compression or reader.magic != MAGIC:
         return reader.size_bytes
     block = memoryview(reader.batch())[HEADER_BYTES:]
@@ -90,7 +93,8 @@ def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
 
 def statistics_of(paths: Iterable[str], options: DumpOptions,
                   selection: Selection | None) -> Iterable[tuple[str, SegmentStatistics]]:
-    """Yield the statistics of each segment. Transactions continue in the directory's next segment. Raise OSError."""
+    """Yield the statistics of each segment. A transaction that is open at the end of a segment continues in the next
+    segment of the directory. Raise OSError if a file cannot be read."""
     open_producers: set[int] = set()
     directory = None
     for path in paths:

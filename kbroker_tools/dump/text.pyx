@@ -1,7 +1,5 @@
-"""Batches and records as kafka-dump-log prints them, converted from the bytes of the file to the bytes of the text.
-
-No Python object is created for a record, except by the decoder of an internal topic.
-"""
+"""The output of kafka-dump-log for batches and records. The bytes of a file are converted directly to the bytes of the
+text. Only the decoder of an internal topic creates Python objects for a record."""
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport strlen
@@ -18,7 +16,7 @@ from kbroker_tools.dump.sink cimport Sink, put_decimal, put_literal
 
 from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 
-# The largest decompressed size of a batch. A batch without compression has the same limit.
+# The most bytes to which a batch may decompress. A batch without compression has the same limit.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 
 cdef enum:
@@ -32,12 +30,13 @@ cdef const char **CODECS = ['none', 'gzip', 'snappy', 'lz4', 'zstd']
 
 
 cdef class DumpText:
-    """A writer of a SegmentReader's batches as text to a Sink.
+    """A writer of batches as text. It reads the batches from a SegmentReader and writes the text to a Sink.
 
     `decoder` has `decode(offset, key, value) -> (key text, payload text)`. A text of None is not printed. Without a
-    decoder, both are shown as UTF-8. `control_text(type, value)` returns the text of a control record that ends no
-    transaction. `on_gap` is called with two offsets that are not consecutive. `on_damage` is called with one line for a
-    batch with unreadable records. Unless it raises, the dump continues with the next batch.
+    decoder, key and payload are shown as UTF-8. `control_text(type, value)` returns the text of a control record that
+    is not a transaction marker. `on_gap` is called with the offsets of two successive records that are not consecutive
+    numbers. `on_damage` is called with a line of text for a batch whose records cannot be read. If it does not raise an
+    exception, the dump continues with the next batch.
     """
     cdef Sink sink
     cdef bint deep
@@ -64,12 +63,13 @@ cdef class DumpText:
         self.selection = selection
 
     def begin(self, last_offset=None):
-        """Begin a new file. Its first record is checked for a gap after `last_offset`, unless that is None."""
+        """Begin a new file. If `last_offset` is not None, a gap between it and the first record of the file is
+        reported."""
         self.knows_last_offset = last_offset is not None
         self.last_offset = -1 if last_offset is None else last_offset
 
     def dump(self, SegmentReader reader not None, int64_t most_bytes=(1 << 62)):
-        """Write the next batches, up to about `most_bytes` of the file. Return False at its end."""
+        """Write the next batches, up to about `most_bytes` bytes of the file. Return False at the end of the file."""
         cdef int64_t enough = reader.next_position + most_bytes
         while reader.next_position < enough:
             if not reader.step():
@@ -226,7 +226,7 @@ cdef class DumpText:
         return 0
 
     cdef int put_messages(self, LegacyMessages messages, int magic) except -1:
-        """Put messages of magic 0 and 1, each with its own CRC."""
+        """Add the lines of messages of magic 0 and 1. Each message has its own CRC."""
         cdef LegacyMessage message
         cdef char *at
         while messages.step(&message):
@@ -263,7 +263,8 @@ cdef inline char *put_bool(char *at, bint value) noexcept:
 
 
 cdef inline char *put_timestamp(char *at, int magic, int16_t attributes, int64_t timestamp_ms) noexcept:
-    """Put the timestamp after the name of its type. Magic 0 has no timestamp."""
+    """Write the type of the timestamp, and the timestamp. `at` is the place for the text. Return the end of the text. A
+    message of magic 0 has no timestamp."""
     if magic == 0:
         at = put_literal(at, ' NoTimestampType: ')
     elif attributes & LOG_APPEND_TIME_BIT:
@@ -274,7 +275,7 @@ cdef inline char *put_timestamp(char *at, int magic, int16_t attributes, int64_t
 
 
 cdef char *put_identity(char *at, const BatchFields *batch) noexcept:
-    """Put the fields that only a batch of magic 2 has."""
+    """Write the fields that only a batch of magic 2 has. `at` is the place for the text. Return the end of the text."""
     at = put_decimal(put_literal(at, 'baseOffset: '), batch.base_offset)
     at = put_decimal(put_literal(at, ' lastOffset: '), batch.base_offset + batch.last_offset_delta)
     at = put_decimal(put_literal(at, ' count: '), batch.records_count)

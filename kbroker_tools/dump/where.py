@@ -1,5 +1,5 @@
-"""The parser of `--where`. A record must fulfil all terms, as in `offset>=100 and time<2026-11-20T14:00 and
-transactional`."""
+"""The parser of `--where`. A record is selected if it meets all terms, for example `offset>=100 and
+time<2026-11-20T14:00 and transactional`."""
 from __future__ import annotations
 
 import re
@@ -16,15 +16,17 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 
 class WhereError(ValueError):
-    """An invalid term of `--where`. The message quotes it and names the expected terms."""
+    """A term of `--where` is invalid. The message quotes the term and names the terms that are allowed."""
 
 
 def parse_where(text: str) -> Selection:
-    """Parse terms joined by `and` or commas. A name may occur in several terms. Raise WhereError.
+    """Parse terms that are joined by `and` or by commas. Several terms may have the same name. Raise WhereError if a
+    term is invalid.
 
-    `offset` and `time` accept `<`, `<=`, `=`, `>=`, `>` and, with `=`, a range `first..last`. The range includes both
-    ends, and either may be omitted. `producer-id` accepts `=`. `transactional` and `control` have no value. A time is
-    milliseconds since the epoch, or a date, in UTC by default: `2026-11-20`, `2026-11-20T14:03:07.120`.
+    `offset` and `time` accept `<`, `<=`, `=`, `>=` and `>`. After `=`, they also accept a range `first..last`, which
+    includes both ends. Either end may be omitted. `producer-id` accepts only `=`. `transactional` and `control` have no
+    value. A time is a number of milliseconds since the epoch, or a date such as `2026-11-20` or
+    `2026-11-20T14:03:07.120`. A date is in UTC by default.
     """
     selection = Selection()
     for name, sign, value in _terms(text):
@@ -69,7 +71,7 @@ def _terms(text: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _bounds(name: str, sign: str, value: str, read: Callable[[str], int]) -> tuple[int, int]:
-    """Return the first and last value that the term admits."""
+    """Return (first, last), the lowest and the highest value that the term selects."""
     first, last = INT64[0], INT64[-1]
     ends = RANGE.fullmatch(value)
     if ends is not None:
