@@ -1,1 +1,2 @@
-"""The parts of kbroker-groups, kbroker-share-groups and kbroker-streams-groups: tables, lag, resets and deletions."""
+"""The modules of kbroker-groups, kbroker-share-groups and kbroker-streams-groups: tables, lag, offset resets and
+deletions."""

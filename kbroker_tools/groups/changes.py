@@ -1,4 +1,4 @@
-"""The changes of kbroker-groups: offset resets, and deletion of offsets and groups."""
+"""The changes that kbroker-groups makes: it resets offsets, and deletes offsets and groups."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,12 +30,13 @@ from kbroker_tools.groups.tables import Cell, cell, consumer_groups, show
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
 Check = Callable[[str, Collection[TopicPartition], Collection[TopicPartition]], None]
-"""A check of a group, the partitions to reset, and the partitions with a committed offset. It raises ToolError."""
+"""A function that checks a group id, the partitions to reset, and the partitions with a committed offset. It raises
+ToolError if the reset is not allowed."""
 NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
 
 
 class LiveOffsets:
-    """The `offset_resets.Offsets` of a cluster."""
+    """The offsets of a live cluster, in the form of `offset_resets.Offsets`."""
 
     def __init__(self, admin: Any):
         self._admin = admin
@@ -54,7 +55,7 @@ class LiveOffsets:
 # ---- reset
 
 def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Reset the groups without members, then raise ToolError for those that have members."""
+    """Reset the offsets of groups without members. Then raise ToolError if other groups have members."""
     if not options['dry_run'] and not options['execute']:
         output.note(NEITHER)
     reset_groups(view, output, options, sorted(set(options['group'])) or consumer_groups(view))
@@ -62,7 +63,8 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str],
                  check: Check | None = None) -> None:
-    """Reset these groups. `check` first judges the partitions that the options name."""
+    """Reset the offsets of these groups. `check` is called first, for each group, with the partitions that the options
+    name."""
     reset = specification(view, options)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows, left_out = [], [], set()
@@ -82,7 +84,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
 
 
 def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) -> None:
-    """Raise ToolError if there are problems, or partitions that keep their offsets because they cannot be read."""
+    """Raise ToolError if `problems` has texts, or if partitions keep their offsets because they cannot be read."""
     if left_out:
         problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
                                'stay as they are']
@@ -93,7 +95,7 @@ def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) ->
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
              from_file: dict[str, dict[TopicPartition, int]] | None,
              check: Check | None) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit the
+    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, also commit the new
     offsets."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
@@ -123,14 +125,16 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
 
 def split_readable(view: Any, output: Output,
                    partitions: Collection[TopicPartition]) -> tuple[list[TopicPartition], set[TopicPartition]]:
-    """Return the partitions that can be read and those that cannot. Report the latter on stderr."""
+    """Return two collections: the partitions that can be read, and those that cannot. Report the unreadable ones on
+    stderr."""
     unreadable = view.unreadable(partitions)
     note_unreadable(output, unreadable)
     return [at for at in partitions if at not in unreadable], set(unreadable)
 
 
 def specification(view: Any, options: dict[str, Any]) -> Reset | None:
-    """Return the reset that the options specify, or None with --from-file. Raise click.BadParameter."""
+    """Return the reset that the options specify, or None if --from-file is given. Raise click.BadParameter if the
+    argument of an option is invalid."""
     kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')
                                            or name in ('shift_by', 'by_duration', 'from_file')])
     value = options[kind]
@@ -147,7 +151,8 @@ def specification(view: Any, options: dict[str, Any]) -> Reset | None:
 
 
 def in_scope(view: Any, texts: Collection[str], option: str) -> list[TopicPartition]:
-    """Return the partitions that `TOPIC[:N,...]` names. Raise ToolError for a missing partition."""
+    """Return the partitions that the texts name in the form `TOPIC[:N,...]`. Raise ToolError if a partition does not
+    exist."""
     try:
         scope = parse_scope(texts)
     except ValueError as error:
@@ -187,7 +192,7 @@ def _export_plan(output: Output, rows: list[tuple[str, str, int, int]], with_gro
 
 
 def show_plan(output: Output, rows: list[tuple[str, str, int, int]]) -> None:
-    """Print rows of group, topic, partition and new offset."""
+    """Print a table of planned offsets. Each row has the group, the topic, the partition and the new offset."""
     if not (output.as_json or output.is_terminal):
         output.line()
     show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)
@@ -204,7 +209,8 @@ def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 def show_deletions(output: Output, group_id: str, cells: Sequence[Cell],
                    results: Mapping[Any, KafkaError | None], noun: str) -> None:
-    """Print the result of deleting offsets, by tuples for the cells before the status. Raise ToolError for errors."""
+    """Print the results of deleting offsets. `results` maps the values of the first cells to an error or None. Raise
+    ToolError if some offsets were not deleted."""
     failed = sum(error is not None for error in results.values())
     if not (output.as_json or output.is_terminal):
         if not failed:

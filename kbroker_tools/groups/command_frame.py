@@ -1,4 +1,4 @@
-"""The common part of the commands for groups: their common options, the checks of options, and the actions."""
+"""The common part of the commands for groups: options, checks of options, and the call of the chosen action."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,16 +21,18 @@ COMMON: Mapping[str, Collection[str]] = {
     'offsets': ('describe',), 'state': READING_ACTIONS, 'verbose': ('describe',), 'dry_run': ('reset_offsets',),
     'execute': ('reset_offsets',),
 }
-"""The actions that each common option goes with."""
+"""Maps each option that several commands have to the actions that accept it."""
 
 
 class GroupCommand(NamedTuple):
-    """A command for one kind of groups.
+    """A command for one kind of group, such as share groups.
 
-    `goes_with` maps options to the actions that they go with. `tables` and `changes` are modules of this package.
-    `tables` has the actions that only read, `changes` the other ones. A module is imported when an action needs it.
-    `check_change` raises click.UsageError for the options of an action that changes something, `check_description` for
-    those of --describe.
+    `goes_with` maps each option to the actions that accept it. `tables` and `changes` name modules of this package.
+    `tables` has the actions that only read, and `changes` has the actions that change something. A module is imported
+    when one of its actions is called.
+
+    `check_change` and `check_description` raise click.UsageError if options contradict each other. The first is called
+    for an action that changes something, the second for --describe.
     """
 
     goes_with: Mapping[str, Collection[str]]
@@ -40,7 +42,8 @@ class GroupCommand(NamedTuple):
     check_description: Callable[[Mapping[str, Any]], None] = lambda options: None
 
     def run(self, as_json: bool, options: dict[str, Any]) -> None:
-        """Run the action that the options name. Raise click.UsageError, ToolError, KafkaError or OSError."""
+        """Run the action that the options name. Raise click.UsageError if the options contradict each other, and
+        ToolError, KafkaError or OSError if the action fails."""
         action = actions.chosen_action(options, ACTIONS)
         self.check_options(action, options)
         view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
@@ -49,7 +52,7 @@ class GroupCommand(NamedTuple):
         getattr(import_module(f'{__package__}.{module}'), name)(view, Output(as_json), options)
 
     def check_options(self, action: str, options: Mapping[str, Any]) -> None:
-        """Raise click.UsageError for options that do not go together."""
+        """Raise click.UsageError if options contradict each other or if a required option is missing."""
         actions.check_companions(action, options, self.goes_with)
         actions.check_at_most_one(options, ('group', 'all_groups'))
         if action == 'list':
@@ -69,7 +72,7 @@ class GroupCommand(NamedTuple):
 
 
 def check_topics(action: str, options: Mapping[str, Any], *names: str) -> None:
-    """Raise click.UsageError unless one of these options, or --from-file, selects the topics of a change."""
+    """Raise click.UsageError unless an option selects the topics of a change: one of `names`, or --from-file."""
     actions.check_at_most_one(options, names)
     if not any(options[name] for name in names) and options.get('from_file') is None:
         raise click.UsageError(f'{actions.spelled(action)} needs {" or ".join(map(actions.spelled, names))}')
@@ -78,7 +81,7 @@ def check_topics(action: str, options: Mapping[str, Any], *names: str) -> None:
 # ---- options that several commands have, with the same text
 
 def action_options(kind: str, **texts: str) -> Callable[[F], F]:
-    """Return a decorator that adds the options of ACTIONS. `texts` has the help of each one except --list."""
+    """Return a decorator that adds the options of ACTIONS. `texts` has the help text of each option except --list."""
     helps = {'list': f'Print the names of all {kind} groups.'} | texts
 
     def decorate(function: F) -> F:
@@ -90,7 +93,8 @@ def action_options(kind: str, **texts: str) -> Callable[[F], F]:
 
 
 def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]:
-    """Return the decorator of --group and --all-groups. Their help texts begin with `all_groups` and `group`."""
+    """Return a decorator that adds --group and --all-groups. `group` and `all_groups` are the beginnings of their help
+    texts."""
     def decorate(function: F) -> F:
         function = click.option('--all-groups', is_flag=True, help=f'{all_groups}.')(function)
         return click.option('--group', multiple=True, metavar='GROUP', help=f'{group}; may be repeated.')(function)
@@ -99,7 +103,7 @@ def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]
 
 
 def execution_options(more: str = '') -> Callable[[F], F]:
-    """Return the decorator of --dry-run and --execute. `more` is the end of the help of --dry-run."""
+    """Return a decorator that adds --dry-run and --execute. `more` is the end of the help text of --dry-run."""
     def decorate(function: F) -> F:
         function = click.option('--execute', is_flag=True, help='Change the offsets.')(function)
         return click.option('--dry-run', is_flag=True, help=f'Print the new offsets and change nothing.{more}')(
@@ -114,14 +118,15 @@ export_option = click.option('--export', is_flag=True, help='Print the new offse
 
 
 def state_option(states: str = '') -> Callable[[F], F]:
-    """Return the decorator of --state. `states` names the states for the help, or is empty."""
+    """Return a decorator that adds --state. `states` has the names of the states for the help text, or is empty."""
     return click.option(
         '--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups. With '
         f'--list, print states, or only the groups in these states{states and ": "}{states}.')
 
 
 def last_options(function: F) -> F:
-    """Add the options that come last in each command: the timeout, the cluster, the form of the output."""
+    """Add the options that are last in the help of each command: the timeout, the cluster or directory, and the output
+    format."""
     for option in (
         version_option,
         output_options,

@@ -1,4 +1,4 @@
-"""The kinds of groups with a command of their own, and the work that these commands share."""
+"""The kinds of groups that have their own command, and code that these commands share."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -13,25 +13,26 @@ from kbroker_tools.groups.tables import cell, show, state_words
 
 
 class GroupKind(NamedTuple):
-    """A kind of groups: its protocol type, which is also its name in messages, and the states of its groups."""
+    """A kind of group: the protocol type, which is also the name of the kind in messages, and the possible states."""
 
     protocol_type: str
     states: tuple[str, ...]
 
     def groups(self, view: View) -> list[GroupInfo]:
-        """Return the groups by name. A broker's groups are as ListGroups returns them, without members."""
+        """Return the groups of this kind, sorted by name. Groups of a broker come from ListGroups and have no
+        members."""
         return sorted((group for group in view.listed_groups() if group.protocol_type == self.protocol_type),
                       key=lambda group: group.group_id)
 
     def wanted(self, view: View, options: dict[str, Any]) -> list[str]:
-        """Return the groups of --group, or all of them. Raise ToolError if there are none."""
+        """Return the group ids that --group names, or all group ids of this kind. Raise ToolError if there is none."""
         wanted = sorted(set(options['group'])) or [group.group_id for group in self.groups(view)]
         if not wanted:
             raise ToolError(f'{view.place}: there are no {self.protocol_type} groups')
         return wanted
 
     def check_missing(self, view: View, missing: list[str]) -> None:
-        """Raise ToolError if groups are missing."""
+        """Raise ToolError if `missing` has group ids. The message names them."""
         if missing:
             raise ToolError(f'{view.place}: there is no {self.protocol_type} group {", ".join(missing)}; --list shows '
                             'the existing ones')
@@ -49,7 +50,7 @@ class GroupKind(NamedTuple):
                 output.line(group_id)
 
     def delete(self, view: Any, output: Output, options: dict[str, Any]) -> None:
-        """Delete groups. Raise ToolError, which names the groups that were not deleted."""
+        """Delete groups. Raise ToolError if some were not deleted; the message names them."""
         known = {group.group_id for group in self.groups(view)}
         wanted = sorted(set(options['group'])) or sorted(known)
         errors = [f'there is no {self.protocol_type} group {group_id}' for group_id in wanted if group_id not in known]

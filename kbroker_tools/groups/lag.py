@@ -1,4 +1,5 @@
-"""Lag as the number of records that a read_committed consumer has yet to read, without markers and aborted records."""
+"""Lag as a number of records: those that a read_committed consumer has yet to receive. Markers and aborted records are
+not counted."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,24 +12,25 @@ from kbroker.record.records import decode_records
 
 @dataclass(slots=True)
 class RecordsLeft:
-    """The records from a consumer's position to the end of the log."""
+    """The numbers of records between a consumer's position and the end of the log."""
 
     committed: int = 0
-    """Records below the last stable offset. The consumer can read them now."""
+    """The number of records below the last stable offset. The consumer can read them now."""
     held: int = 0
-    """Records above the last stable offset that are committed or non-transactional. They are delivered when it
-    advances."""
+    """The number of committed and non-transactional records above the last stable offset. The consumer receives them
+    when the last stable offset advances."""
     undecided: int = 0
-    """Records of open transactions."""
+    """The number of records in open transactions."""
 
 
 def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], position: int,
                        last_stable_offset: int) -> RecordsLeft:
-    """Count the records from `position` on by their outcome.
+    """Count the records at or above `position`, by their outcome.
 
-    `batches` reach from the position to the end of the log. A transaction is everything that a producer id wrote before
-    its next marker, so a marker anywhere in `batches` decides it. Without a marker it is open. Raise KafkaError for an
-    unreadable batch or marker.
+    `batches` must reach from `position` to the end of the log. The records that a producer id wrote before its next
+    marker are one transaction. The transaction's outcome is in this marker, and without a marker it is open.
+
+    Raise KafkaError if a batch or a marker cannot be read.
     """
     left = RecordsLeft()
     undecided: dict[int, tuple[int, int]] = {}
@@ -53,8 +55,8 @@ def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], positi
 
 
 def _records_from(header: BatchHeader, batch: memoryview, position: int) -> int:
-    """Count a batch's records from `position` on. Decode the batch if it begins before: compaction may have left
-    gaps."""
+    """Return the number of records of a batch that are at or above `position`. If the batch begins below `position`,
+    decode it, because compaction may have removed some of its records."""
     if header.base_offset >= position:
         return header.records_count
     if header.last_offset < position:

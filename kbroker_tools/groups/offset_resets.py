@@ -1,4 +1,4 @@
-"""Plans of new offsets for a group, from the reset specifications of kafka-consumer-groups."""
+"""Plans for the reset of a group's offsets, by the rules of kafka-consumer-groups."""
 from __future__ import annotations
 
 import csv
@@ -10,35 +10,36 @@ from kbroker.base.topic_partition import TopicPartition
 from kbroker.settings.durations import java_duration_ms, time_ms
 
 LONGEST_WITHOUT_QUOTES = 24
-"""The longest text in which Kafka's tool searches for characters that need quotes; longer ones are always quoted."""
+"""The longest text that Kafka's tool searches for special characters. A longer text is always put in quotes."""
 
 
 class Offsets(Protocol):
-    """The offsets of a cluster that a plan needs."""
+    """The offsets of a cluster that are needed to plan a reset."""
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
     def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
     def at_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Return each partition's first offset at or after the time; -1 if there is no such offset."""
+        """Return {partition: the first offset at or after the time}. The offset is -1 if no record is that new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A reset specification: `kind` is the option's name, `value` its argument."""
+    """A description of a reset. `kind` is the name of the option, and `value` is its argument."""
 
     kind: str
     value: int = 0
 
 
 class CannotReset(ValueError):
-    """A reset specification that does not fit the group."""
+    """The group does not allow this reset."""
 
 
 def plan(reset: Reset, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int],
          offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the new offset of each partition, limited to its log, and notes for the user. Raise CannotReset."""
+    """Return the new offset of each partition, and notes for the user. New offsets are limited to the range of the log.
+    Raise CannotReset if the group does not allow the reset."""
     partitions = sorted(partitions)
     if reset.kind == 'to_earliest':
         return dict(offsets.earliest(partitions)), []
@@ -68,7 +69,8 @@ def _at_time(partitions: list[TopicPartition], timestamp_ms: int,
 
 
 def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the offsets, each moved to the nearest offset in the log, and a note for each one that was moved."""
+    """Return the wanted offsets and notes. An offset outside the log is moved to the nearest offset in the log, and a
+    note reports this."""
     starts, ends = offsets.earliest(list(wanted)), offsets.latest(list(wanted))
     found, notes = {}, []
     for (topic, partition), offset in wanted.items():
@@ -83,7 +85,8 @@ def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[
 # ---- values on the command line
 
 def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
-    """Parse `orders` or `orders:0,2` to partitions by topic; None means all partitions. Raise ValueError."""
+    """Parse texts such as `orders` or `orders:0,2` to {topic: partitions}. None means all partitions. Raise ValueError
+    if a text has another form."""
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, separator, numbers = text.rpartition(':')
@@ -101,7 +104,8 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse an ISO 8601 duration of days and smaller units: `PT1H30M`, `P2D`, `PT0.5S`. Raise ValueError."""
+    """Parse an ISO 8601 duration in days and smaller units, such as `PT1H30M`, `P2D` or `PT0.5S`, to milliseconds.
+    Raise ValueError if the text is not one."""
     try:
         return java_duration_ms(text)
     except ValueError:
@@ -109,8 +113,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Parse a time such as `2026-01-31T23:59:59.000`: UTC unless it ends with an offset such as +02:00. Raise
-    ValueError."""
+    """Parse a time such as `2026-01-31T23:59:59.000` to milliseconds since the epoch. The time is in UTC unless the
+    text ends with an offset such as +02:00. Raise ValueError if the text is not a time."""
     try:
         found_ms = time_ms(text)
     except ValueError:
@@ -123,9 +127,10 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Parse the output of --export: rows of topic, partition and offset. The group comes first if there are several.
+    """Parse the output of --export. A row has a topic, a partition and an offset. If there are several groups, the
+    group precedes them.
 
-    Raise ValueError, which names the line.
+    Raise ValueError, which names the line, if a row has another form.
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     only = next(iter(groups)) if len(groups) == 1 else None
@@ -147,7 +152,7 @@ def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartiti
 
 
 def csv_row(cells: Iterable[str | int]) -> str:
-    """Return a row as --export prints it: long cells and cells with special characters are in quotes."""
+    """Return a row in the form of --export. Long cells, and cells with special characters, are in quotes."""
     return ','.join('"' + str(cell).replace('"', '""') + '"' if _needs_quotes(str(cell)) else str(cell)
                     for cell in cells)
 

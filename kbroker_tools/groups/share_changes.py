@@ -1,4 +1,4 @@
-"""The changes of kbroker-share-groups: offset resets, and deletion of offsets and groups."""
+"""The changes that kbroker-share-groups makes: it resets offsets, and deletes offsets and groups."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,7 +23,7 @@ from kbroker_tools.groups.tables import cell
 # ---- reset
 
 def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Reset a group without members. A group that does not exist is created with --execute."""
+    """Reset the offsets of a group without members. With --execute, a group that does not exist is created."""
     reset = specification(view, options)
     assert reset is not None
     group_id, = options['group']

@@ -1,4 +1,4 @@
-"""The tables of kbroker-share-groups, with Kafka's columns."""
+"""The tables of kbroker-share-groups. They have the columns of Kafka's tool."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The changes of kbroker-streams-groups: offset resets, and deletion of offsets, groups and internal topics."""
+"""The changes that kbroker-streams-groups makes: it resets offsets, and deletes offsets, groups and internal topics."""
 from __future__ import annotations
 
 import re
@@ -15,13 +15,14 @@ from kbroker_tools.groups.streams_tables import STREAMS
 
 INTERNAL = re.compile(r'.+-(changelog|repartition|subscription-registration-topic|subscription-response-topic'
                       r'|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)')
-"""The names that Kafka Streams gives its internal topics. The name of the group and a hyphen precede them."""
+"""Matches the names of the internal topics of Kafka Streams, after the group id and a hyphen."""
 
 
 # ---- reset
 
 def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Reset the input topics of groups. With --execute, also delete the internal topics that the options name."""
+    """Reset the offsets of groups in their input topics. With --execute, also delete the internal topics that the
+    options name."""
     groups = [described(view, group_id) for group_id in STREAMS.wanted(view, options)]
     internal = {group.group_id: internal_topics(group, options) for group in groups}
     if options['from_file'] is not None:
@@ -38,7 +39,8 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def described(view: Any, group_id: str) -> StreamsGroupInfo:
-    """Return a group. Raise ToolError if it does not exist or is of another kind."""
+    """Return the description of a streams group. Raise ToolError if the group does not exist or is not a streams
+    group."""
     found: StreamsGroupInfo | None = view.streams_group(group_id)
     if found is None:
         raise ToolError(f'{view.place}: there is no streams group {group_id}; --list shows the existing ones')
@@ -46,12 +48,12 @@ def described(view: Any, group_id: str) -> StreamsGroupInfo:
 
 
 def inputs(group: StreamsGroupInfo) -> set[str]:
-    """Return the topics that the application reads and does not write itself."""
+    """Return the topics that the application reads but does not write."""
     return {topic for part in group.subtopologies for topic in part.sources}
 
 
 def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
-    """Raise ToolError for a topic that is not an input topic of the group."""
+    """Raise ToolError if one of the topics is not an input topic of the group."""
     others = sorted(set(topics) - inputs(group))
     if others:
         raise ToolError(f"group '{group.group_id}': {', '.join(others)} is not an input topic of the application")
@@ -59,7 +61,7 @@ def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
 
 def check_committed(group_id: str, partitions: Collection[TopicPartition],
                     committed: Collection[TopicPartition]) -> None:
-    """Raise ToolError for a partition in which the group has no offset, as Kafka's tool does."""
+    """Raise ToolError if the group has no committed offset in one of the partitions. Kafka's tool refuses this too."""
     missing = sorted(set(partitions) - set(committed))
     if missing:
         names = ', '.join(f'{topic}-{partition}' for topic, partition in missing)
@@ -68,7 +70,8 @@ def check_committed(group_id: str, partitions: Collection[TopicPartition],
 
 
 def offsets_of_inputs(view: Any, group: StreamsGroupInfo) -> list[str]:
-    """Return the partitions of the input topics in which the group has offsets, written as on the command line."""
+    """Return the partitions of the input topics in which the group has offsets, each in the form of the command
+    line."""
     return [f'{offset.topic}:{offset.partition}' for offset in view.group_offsets(group.group_id)
             if offset.topic in inputs(group)]
 
@@ -76,14 +79,14 @@ def offsets_of_inputs(view: Any, group: StreamsGroupInfo) -> list[str]:
 # ---- delete
 
 def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Delete the offsets of one group in input topics."""
+    """Delete the offsets that one group has in its input topics."""
     group_id, = options['group']
     topics = options['input_topic'] or offsets_of_inputs(view, described(view, group_id))
     changes.delete_offsets(view, output, options | {'topic': topics})
 
 
 def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Delete groups, then the internal topics of the deleted groups."""
+    """Delete groups, then the internal topics of the groups that were deleted."""
     found = [view.streams_group(group_id) for group_id in STREAMS.wanted(view, options)]
     internal = {group.group_id: internal_topics(group, options) for group in found if group is not None}
     try:
@@ -96,8 +99,8 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def internal_topics(group: StreamsGroupInfo, options: dict[str, Any]) -> list[str]:
-    """Return the internal topics to delete: all, or the named ones. Raise ToolError for a topic that is not
-    internal."""
+    """Return the internal topics to delete: those that the options name, or all of the group. Raise ToolError if a
+    named topic is not an internal topic of the group."""
     known = {topic for part in group.subtopologies for topic in (*part.repartition_sources, *part.changelogs)
              if topic.startswith(f'{group.group_id}-') and INTERNAL.fullmatch(topic)}
     if options['delete_all_internal_topics']:
@@ -109,7 +112,7 @@ def internal_topics(group: StreamsGroupInfo, options: dict[str, Any]) -> list[st
 
 
 def delete_topics(view: Any, output: Output, group_id: str, topics: list[str]) -> None:
-    """Delete topics. Raise ToolError, which names the topics that were not deleted."""
+    """Delete topics. Raise ToolError if some were not deleted; the message names them."""
     errors = {topic: error for topic, error in view.admin.delete_topics(topics).items() if error is not None}
     deleted = "', '".join(topic for topic in topics if topic not in errors)
     if deleted and not output.as_json:

@@ -1,4 +1,4 @@
-"""The tables of kbroker-streams-groups, with Kafka's columns."""
+"""The tables of kbroker-streams-groups. They have the columns of Kafka's tool."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -58,15 +58,15 @@ def verbose_row(group: StreamsGroupInfo, member: StreamsMemberInfo) -> list[Any]
 
 
 def tasks_text(tasks: Mapping[str, Mapping[str, Sequence[int]]], prefix: str = '') -> str:
-    """Return the tasks of each role as `ACTIVE: 0:[0,1]; 1:[0]; `."""
+    """Return the tasks of each role as text. An example is `ACTIVE: 0:[0,1]; 1:[0]; `."""
     return ''.join(f'{prefix}{role.upper()}: ' + ''.join(
         f'{subtopology}:[{",".join(map(str, numbers))}]; ' for subtopology, numbers in sorted(found.items()))
         for role, found in tasks.items() if found)
 
 
 def show_offsets(view: View, output: Output, group: StreamsGroupInfo, verbose: bool) -> None:
-    """Print the partitions that the active tasks of the members read. Without a committed offset, OFFSET-LAG counts
-    from the log start."""
+    """Print the partitions that the active tasks of the members read, with their offsets. If a partition has no
+    committed offset, OFFSET-LAG counts from the log start."""
     sources = {part.subtopology_id: (*part.sources, *part.repartition_sources) for part in group.subtopologies}
     read = {(topic, number) for member in group.members
             for subtopology, numbers in member.tasks.get('active', {}).items()

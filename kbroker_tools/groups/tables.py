@@ -1,4 +1,4 @@
-"""The tables of kbroker-groups: Kafka's tables, with additional columns for read_committed consumers."""
+"""The tables of kbroker-groups. They are Kafka's tables, with more columns for read_committed consumers."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,12 +23,12 @@ CONSUMER_TYPES = frozenset(('classic', 'consumer'))
 COMMAND_OF_TYPE = {'share': 'kbroker-share-groups', 'streams': 'kbroker-streams-groups'}
 REBALANCING = frozenset(('PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling'))
 CONSUMER_PROTOCOL_TYPES = ('consumer', '')
-"""The protocol types of consumer groups, and of groups that only committed offsets."""
+"""The protocol types of two kinds of groups: consumer groups, and groups that have only committed offsets."""
 
 
 class Cell(NamedTuple):
-    """A column as Kafka's tools lay it out: padded to `width`. A width of None is an unpadded column at the end of the
-    line."""
+    """A column in the layout of Kafka's tools, padded to `width` characters. A width of None is for the last column,
+    which is not padded."""
 
     column: Column
     width: int | None = 15
@@ -42,7 +42,8 @@ EPOCHS = cell('GROUP-EPOCH'), cell('TARGET-ASSIGNMENT-EPOCH', 25)
 
 
 def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], ending: str = '') -> None:
-    """Print rows: as JSON, in a pipe as Kafka's tools do, or on a terminal without the empty columns."""
+    """Print rows. The output is JSON, the format of Kafka's tools in a pipe, or a table without empty columns on a
+    terminal."""
     if output.is_terminal:
         filled = [index for index in range(len(cells)) if not rows or any(row[index] is not None for row in rows)]
         output.table([cells[index].column for index in filled], [[row[index] for index in filled] for row in rows])
@@ -79,12 +80,13 @@ def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
 
 
 def state_words(text: str | None, known: Collection[str]) -> list[str]:
-    """Return the states that `--state` names. Raise click.BadParameter for an unknown state."""
+    """Return the states that `--state` names. Raise click.BadParameter if a state is unknown."""
     return _words('state', text, known)
 
 
 def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
-    """Parse a list of known words in any case. Raise click.BadParameter for an unknown word."""
+    """Return the words of a comma-separated list. Each word must be one of `known`, in upper or lower case. Raise
+    click.BadParameter if a word is unknown."""
     found = []
     for word in (text or '').split(','):
         match = next((each for each in known if each.lower() == word.strip().lower()), None)
@@ -96,7 +98,7 @@ def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
 
 
 def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
-    """Yield (group, type, state) of the consumer groups."""
+    """Yield (group id, type, state) of each consumer group."""
     if view.is_live:
         for row in view.admin.list_groups(states, types):
             if row.protocol_type in CONSUMER_PROTOCOL_TYPES and row.group_type.capitalize() in (*TYPES, ''):
@@ -110,7 +112,8 @@ def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()
 
 
 def consumer_groups(view: View) -> list[str]:
-    """Return the groups of `--all-groups`. Groups of Kafka Connect, share and streams groups are left out."""
+    """Return the group ids that `--all-groups` means. Share groups, streams groups and groups of Kafka Connect are not
+    among them."""
     return sorted({group_id for group_id, _, _ in _listed(view)})
 
 
@@ -164,9 +167,10 @@ def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> No
 
 def show_state_row(view: Any, output: Output, group: GroupInfo | StreamsGroupInfo,
                    columns: Sequence[tuple[Cell, str]], epochs: Sequence[Cell], gap: str = '  ') -> None:
-    """Print a row about a group: its coordinator, these columns, its epochs if they have cells, and its members.
+    """Print one row about a group. Its cells are the coordinator, the cells of `columns`, the epochs if `epochs` has
+    cells for them, and the number of members.
 
-    `gap` separates the address of the coordinator from its id.
+    `gap` is the text between the address and the id of the coordinator.
     """
     node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
     where = f'{node.host}:{node.port}{gap}' if node is not None else ''
@@ -199,7 +203,7 @@ def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
 
 
 def assignment_text(partitions: Sequence[TopicPartition]) -> str:
-    """Return partitions as `orders:0,1;payments:0`."""
+    """Return partitions as text, in the form `orders:0,1;payments:0`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -208,7 +212,8 @@ def assignment_text(partitions: Sequence[TopicPartition]) -> str:
 
 def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None,
                  command_config: Any = None) -> None:
-    """Print each partition with an offset of the group or with a member, then the members without a partition."""
+    """Print each partition in which the group has an offset or which is assigned to a member. Then print the members
+    without a partition."""
     begins = {program: command_here(f'kbroker-{program}', view, command_config)
               for program in ('groups', 'transactions')}
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
@@ -239,10 +244,10 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
 
 def note_offset(output: Output, group_id: str, committed: GroupOffset, log: PartitionOffsets,
                 begins: dict[str, str]) -> None:
-    """Print what the lag does not show: an offset beyond the end of the log, or a transaction that holds consumers
-    there.
+    """Print a note about a fact that the lag does not show. This is an offset beyond the end of the log, or a
+    transaction that keeps read_committed consumers from reading on.
 
-    `begins` has the beginnings of command lines.
+    `begins` has the beginnings of the command lines in the advice.
     """
     name = f'{committed.topic}-{committed.partition}'
     where = shell_word(f'{committed.topic}:{committed.partition}')
@@ -266,9 +271,9 @@ HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), ce
 
 def log_offsets(view: Any, partitions: list[TopicPartition],
                 output: Output) -> dict[TopicPartition, PartitionOffsets]:
-    """Return the log offsets of the existing partitions. A group may have offsets in deleted topics.
+    """Return the log offsets of the partitions that exist. A group may also have offsets in deleted topics.
 
-    Report the partitions that cannot be read from here, and leave them out.
+    Report and omit the partitions that this view cannot read.
     """
     topics = view.topics()
     there = [(topic, partition) for topic, partition in partitions
@@ -286,7 +291,8 @@ def log_offsets(view: Any, partitions: list[TopicPartition],
 
 
 class Holders:
-    """The columns that show which transactions hold last stable offsets, and what read_committed consumers wait for."""
+    """The columns for read_committed consumers. They show which transaction holds the last stable offset of a
+    partition, and how many records are left."""
 
     def __init__(self, view: View):
         self._view = view
@@ -294,7 +300,7 @@ class Holders:
         self._names: dict[TopicPartition, str] = {}
 
     def row(self, at: TopicPartition, log: PartitionOffsets, position: int) -> list[Any]:
-        """Return the cells of HELD_CELLS."""
+        """Return the values of the columns HELD_CELLS for one partition."""
         left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
                                   log.last_stable_offset)
         holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None
