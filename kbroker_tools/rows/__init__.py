@@ -1,1 +1,1 @@
-"""Rows of the internal topics and of the metadata log: decoded, replayed and followed."""
+"""Rows of the internal topics and of the metadata log: code that decodes, replays and follows them."""

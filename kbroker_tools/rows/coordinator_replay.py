@@ -1,6 +1,6 @@
-"""The coordinators' state, replayed from the batches of their topics. No running coordinator is needed.
+"""The state of the coordinators, replayed from the batches of their topics without a running coordinator.
 
-An unreadable row is skipped with a warning, so that one damaged row does not hide the others.
+A row that cannot be read is skipped with a warning, so that one damaged row does not hide the remaining rows.
 """
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ Batches = Iterable[tuple[BatchHeader, memoryview]]
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
 STABLE_MEMBER = 0
-"""The state of a member that neither revokes partitions nor waits for some."""
+"""The state of a member that has no partition to revoke and does not wait for a partition."""
 
 logger = logging.getLogger(__name__)
 
 
 def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, TransactionRow]:
-    """Return the last row of each transactional.id, or only of `only`. Deleted ids are left out."""
+    """Return {transactional id: the last row}. Deleted ids are omitted. If `only` is given, all other ids are omitted
+    too."""
     found: dict[str, TransactionRow] = {}
     for _, transactional_id, row in transaction_rows(batches, only):
         if row is None:
@@ -65,8 +66,8 @@ def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, 
 
 
 def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tuple[Record, str, TransactionRow | None]]:
-    """Yield (record, transactional.id, row) in log order; if `only` is given, for that id. The row of a tombstone is
-    None."""
+    """Yield (record, transactional id, row) in log order. If `only` is given, yield only the rows of this id. The row
+    of a tombstone is None."""
     wanted = None if only is None else encode_row_key(TransactionLogKey(transactional_id=only))
     for record in _records(batches):
         if wanted is None or record.key == wanted:
@@ -77,7 +78,8 @@ def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tupl
 
 
 def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
-    """Return the state of one partition of `__consumer_offsets`; if `only` is given, of that group."""
+    """Return the state that the batches of one `__consumer_offsets` partition describe. If `only` is given, the state
+    has only this group."""
     state = GroupState(only)
     for header, batch in batches:
         try:
@@ -88,8 +90,8 @@ def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
 
 
 def replay_share_states(batches: Batches, group_id: str | None, states: dict[ShareKey, ShareState]) -> None:
-    """Replay one partition of `__share_group_state` into the states of a group's share partitions. A group_id of None
-    replays all groups."""
+    """Update `states`, the states of share partitions, from the rows of one partition of `__share_group_state`. If
+    `group_id` is not None, only rows of this group count."""
     for record in _records(batches):
         try:
             found = read_share_row(states, record)
@@ -120,7 +122,7 @@ def _skip(record: Record, error: Exception) -> None:
 
 @dataclass
 class _Group:
-    """A group whose assignment the broker computes, as its rows describe it."""
+    """A group whose assignment the broker computes. Its state comes from its rows."""
 
     epoch: int = 0
     assignment_epoch: int = 0
@@ -128,7 +130,8 @@ class _Group:
     assignments: dict[str, Any] = field(default_factory=dict)
 
     def put(self, attribute: str, key: Any, value: Any) -> None:
-        """Apply a row to the attribute that holds its content. A value of None is a tombstone."""
+        """Store the content of a row in the attribute of this object. A value of None is a tombstone and resets the
+        attribute."""
         held = getattr(self, attribute)
         if isinstance(held, int):
             setattr(self, attribute, 0 if value is None else getattr(value, attribute))
@@ -142,16 +145,16 @@ class _Group:
 
 @dataclass
 class _ConsumerGroup(_Group):
-    """A group of the KIP-848 protocol."""
+    """A group of the consumer protocol (KIP-848)."""
 
     targets: dict[str, Any] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
-        """Return the state by Kafka's rule.
+        """Return the state of the group, by Kafka's rule.
 
-        The group is Assigning while it has no target assignment for its epoch, then Reconciling until every member
-        has reached its target.
+        The group is Assigning while the target assignment is older than the group's epoch. Then it is Reconciling until
+        every member has reached its target.
         """
         if not self.members:
             return 'Empty'
@@ -182,11 +185,12 @@ _SHARE_ROWS: dict[type, str] = {
     ShareGroupMetadataKey: 'epoch', ShareGroupTargetAssignmentMetadataKey: 'assignment_epoch',
     ShareGroupMemberMetadataKey: 'members', ShareGroupCurrentMemberAssignmentKey: 'assignments',
     ShareGroupStatePartitionMetadataKey: 'partitions'}
-"""The attributes that hold the content of rows. The row of a group's epoch is the row of the group itself."""
+"""Maps the key class of each row to the attribute for the content of the row. The row with the epoch of a group
+represents the group itself."""
 
 
 class GroupState:
-    """The groups and offsets in a partition of `__consumer_offsets`, up to the last replayed batch."""
+    """The groups and offsets in one partition of `__consumer_offsets`, up to the last batch that was replayed."""
 
     def __init__(self, only: str | None = None):
         self._only = only
@@ -197,9 +201,9 @@ class GroupState:
         self._streams = StreamsGroups()
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Apply one batch. Offsets in a transaction stay pending until its marker.
+        """Replay one batch. Offsets in a transaction are pending until the marker of the transaction is replayed.
 
-        Raise KafkaError or ProtocolError for an unreadable batch.
+        Raise KafkaError or ProtocolError if the batch cannot be read.
         """
         if header.is_control:
             if header.is_transactional and header.records_count:
@@ -229,7 +233,7 @@ class GroupState:
             self._offsets.commit(row.key, row.committed)
 
     def _replay_group(self, key: Any, value: Any) -> None:
-        """Apply the row of a group."""
+        """Replay one row of a group."""
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 self._classic.pop(key.group, None)
@@ -254,7 +258,7 @@ class GroupState:
         return self._streams.streams_group(group_id, coordinator_id)
 
     def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
-        """Return (topic id, topic, partition) of each partition that a share group has begun to read."""
+        """Return (topic id, topic, partition) of each partition from which a share group has begun to read."""
         group = self._share.get(group_id)
         if group is None or group.partitions is None:
             return []
@@ -262,14 +266,15 @@ class GroupState:
                 for partition in topic.partitions]
 
     def offsets(self, group_id: str) -> list[GroupOffset]:
-        """Return the committed offsets, sorted by topic and partition."""
+        """Return the committed offsets of a group, sorted by topic and partition."""
         return [GroupOffset(key.topic, key.partition, committed.offset, committed.leader_epoch, committed.metadata)
                 for key in sorted(self._offsets.committed_keys(group_id))
                 if (committed := self._offsets.committed(key)) is not None]
 
     def group(self, group_id: str, coordinator_id: int,
               topic_name: Callable[[bytes], str | None]) -> GroupInfo | None:
-        """Return the group, or None if no row mentions it. A topic unknown to `topic_name` is named by its id."""
+        """Return the group, or None if no row has its id. If `topic_name` does not know a topic, the topic's id
+        replaces its name."""
         if group_id in self._classic:
             return _classic_group(group_id, self._classic[group_id], coordinator_id)
         if group_id in self._consumer:
@@ -284,7 +289,7 @@ class GroupState:
 
 
 def _replay(groups: dict[str, Any], group_class: Callable[[], _Group], attribute: str, key: Any, value: Any) -> None:
-    """Apply a row of a group. The tombstone of the group itself deletes it."""
+    """Replay a row of a group. A tombstone of the group's own row deletes the group."""
     if value is None and (attribute == 'epoch' or key.group_id not in groups):
         groups.pop(key.group_id, None)
     else:
@@ -302,7 +307,8 @@ def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
 
 
 def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a member's assignment, or skip them with a warning if the assignment is damaged."""
+    """Return the partitions in a member's assignment. If the assignment is damaged, log a warning and return no
+    partitions."""
     try:
         return tuple(sorted(assigned_partitions(data)))
     except ProtocolError as error:
@@ -338,8 +344,8 @@ def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,
             _named(target.topic_partitions if target is not None else (), topic_name)))
-    # The broker uses the assignor that most members name. If no member names one, the broker chooses; no row has its
-    # choice.
+    # The broker uses the assignor that most members name. If no member names an assignor, the broker chooses one, and
+    # the rows do not show its choice.
     votes = Counter(member.server_assignor for member in group.members.values() if member.server_assignor)
     assignor = max(votes, key=votes.__getitem__, default='')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),

@@ -1,4 +1,4 @@
-"""Tables of the current state of each transactional.id, committed offset or group, newest first."""
+"""Tables with the current state of each transactional.id, committed offset or group. The newest state comes first."""
 from __future__ import annotations
 
 import operator
@@ -16,7 +16,7 @@ from kbroker_tools.rows.coordinator_tail import Row, RowBatch
 
 UNFINISHED = PREPARED | {TransactionState.ONGOING}
 MILLISECONDS = '_timestamp_ms'
-"""The suffix of columns whose cells are times. The table shows such a time as an age."""
+"""The suffix of column names whose cells are times in milliseconds. The table shows each of these times as an age."""
 
 
 class Table(Protocol):
@@ -26,11 +26,11 @@ class Table(Protocol):
     def add(self, batch: RowBatch) -> None: ...
 
     def rows(self) -> Iterable[tuple[Any, ...]]:
-        """Return the rows, newest first: one cell per column, times in milliseconds."""
+        """Return the rows of the table, newest first. A row has one cell per column, and times are in milliseconds."""
 
 
 class TransactionTable:
-    """The last row of each transactional.id that was not deleted."""
+    """The last row of each transactional.id. Deleted ids are omitted."""
 
     columns = (
         Column('transactional_id', 'TransactionalId'),
@@ -94,7 +94,7 @@ class GroupTable:
 
 
 class OffsetsTable:
-    """The committed offsets. Offsets in a transaction count once its marker is replayed."""
+    """The committed offsets. An offset in a transaction appears when the transaction's commit marker is replayed."""
 
     columns = (
         Column('group', 'Group'),
@@ -156,7 +156,8 @@ def _committed(row: Row) -> CommittedOffset:
 
 
 def show(table: Table, output: Output, now_ms: int) -> None:
-    """Print the table with times as ages and lists with commas; JSON keeps the values unchanged."""
+    """Print the table. Times are shown as ages, and lists as texts with commas. JSON output has the values
+    unchanged."""
     if output.as_json:
         output.table(table.columns, table.rows())
     else:

@@ -1,4 +1,4 @@
-"""Rows of a coordinator's topic in log order, read to the end or followed as they are appended."""
+"""A reader of a coordinator's topic. It yields rows in log order, and can follow the rows that are appended."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ class Row:
     record: Record
     key: Message
     value: Message | None
-    """None for a tombstone."""
+    """The row's value. None for a tombstone."""
     version: int
-    """The value's version; -1 without a value."""
+    """The version of the row's value. -1 for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A batch with those of its rows that a formatter shows. A marker has no rows."""
+    """A batch, with the rows in it that the formatter shows. A marker has no rows."""
 
     partition: int
     header: BatchHeader
@@ -34,11 +34,13 @@ class RowBatch:
 
 
 class CoordinatorTail:
-    """A reader that resumes where it stopped. It skips each unreadable batch or row and reports it once."""
+    """A reader that continues where its last call stopped. It skips a batch or row that cannot be read, and reports it
+    once."""
 
     def __init__(self, view: View, topic: str, partitions: Sequence[int], formatter: Formatter,
                  report: Callable[[str], None]):
-        """The first read starts at offset 0. `report` receives one line per unreadable batch or row."""
+        """The first read begins at offset 0. `report` is called with one line of text for each batch or row that cannot
+        be read."""
         self._view = view
         self._topic = topic
         self._next_offsets = dict.fromkeys(partitions, 0)
@@ -47,12 +49,13 @@ class CoordinatorTail:
         self._reported: set[str] = set()
 
     def seek_to_end(self) -> None:
-        """Skip all rows that the topic has now."""
+        """Skip all rows that are in the topic now."""
         for partition in self._next_offsets:
             self._next_offsets[partition] = self._view.partition_offsets(self._topic, partition).high_watermark
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the batches of one partition after another, each to its end. Raises KafkaError, OSError."""
+        """Yield the batches of one partition after another, each to its end. Raise KafkaError or OSError if a partition
+        cannot be read."""
         for partition in self._next_offsets:
             try:
                 yield from self._partition_batches(partition)
@@ -67,7 +70,8 @@ class CoordinatorTail:
         start = self._next_offsets[partition]
         for header, data in self._view.batches(self._topic, partition, start):
             rows = [] if header.is_control else list(self._rows(partition, header, data, start))
-            # Advance before the yield: a caller that stops at this batch has already received its rows.
+            # Advance before the yield. If the caller stops after this batch, it has already received the rows of the
+            # batch.
             self._next_offsets[partition] = header.last_offset + 1
             yield RowBatch(partition, header, data, rows)
 

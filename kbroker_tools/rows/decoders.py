@@ -1,8 +1,9 @@
-"""Keys and values of Kafka's internal topics as text, as kafka-dump-log and the console consumer print them.
+"""Keys and values of Kafka's internal topics as the text that kafka-dump-log and the console consumer print.
 
-Both print JSON of the same data. dump-log prints the type and version of a row as strings, the formatters as numbers.
-An unreadable row is reported in dump-log's line with Kafka's words. The reason behind `due to:` is kbroker's own,
-because Kafka's describes its buffer. Records that only a later release has are shown for every `compat`.
+Both programs print the same data as JSON. kafka-dump-log prints the type and version of a row as strings, and the
+formatters of the console consumer print them as numbers. A row that cannot be read becomes the same line as in
+kafka-dump-log. Only the reason after `due to:` differs, because Kafka's text there describes a buffer of Kafka. Records
+that were added in a later release are shown for every value of `compat`.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ LONGEST_VARINT_BYTES = 5
 MAX_INT16 = 0x7fff
 
 NAMED_STATES_FROM = '4.4'
-"""The release from which a transaction's status is a name (KAFKA-20712)."""
+"""The first release in which the status of a transaction is printed as a name (KAFKA-20712)."""
 
 Texts = tuple[str | None, str | None]
 """The texts of key and payload. A text of None is not printed."""
@@ -51,7 +52,7 @@ Texts = tuple[str | None, str | None]
 
 class Decoder(Protocol):
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Texts:
-        """Return key and payload as text. Raise CorruptLogError for a record at which Kafka's tool stops."""
+        """Return (key text, payload text). Raise CorruptLogError for a record at which Kafka's tool stops."""
 
 
 class RecordLike(Protocol):
@@ -64,29 +65,29 @@ class RecordLike(Protocol):
 
 
 def decoder(name: str, compat: str = '4.3') -> Decoder:
-    """Return the decoder that an option of dump-log names.
-
-    The names are offsets, transaction, cluster-metadata, remote-log-metadata, share-group-state and string.
-    """
+    """Return the decoder for the name in an option of kafka-dump-log: offsets, transaction, cluster-metadata,
+    remote-log-metadata, share-group-state or string."""
     return DECODERS[name](compat)
 
 
 def formatter(name: str, compat: str = '4.3') -> Formatter:
-    """Return the formatter whose Kafka class name begins with `name`: transaction, offsets or group-metadata."""
+    """Return the formatter whose Kafka class name begins with `name`. Names are transaction, offsets and
+    group-metadata."""
     return Formatter(FORMATTERS[name], compat)
 
 
 # ---- strings
 
 class StringDecoder:
-    """A decoder of keys and values in UTF-8."""
+    """A decoder of keys and values that are UTF-8 text."""
 
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Texts:
         return None if key is None else java_text(key), None if value is None else java_text(value)
 
 
 def java_text(data: bytes) -> str:
-    """Decode UTF-8 as Java does: half a surrogate pair becomes one replacement character, not three as in Python."""
+    """Decode UTF-8 as Java does. Half of a surrogate pair becomes one replacement character; in Python it would become
+    three."""
     return str(data, 'utf-8', 'java')
 
 
@@ -108,7 +109,7 @@ codecs.register_error('java', _replace_as_java)
 # ---- rows of the coordinators
 
 class UnknownRowType(CorruptLogError):
-    """A row type that no table has."""
+    """The type of a row is unknown: no table has it."""
 
     def __init__(self, row_type: int):
         super().__init__(f'Unknown record type {row_type}')
@@ -116,13 +117,14 @@ class UnknownRowType(CorruptLogError):
 
 
 class RowReader:
-    """A reader of a topic's rows. Like Kafka's coordinators, it ignores bytes after the end of a row."""
+    """A reader of the rows of one topic. Like Kafka's coordinators, it ignores bytes after the end of a row."""
 
     def __init__(self, topic: str):
         self._classes = row_classes(topic)
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Message, Message | None, int]:
-        """Return (key, value, version of the value). Raise UnknownRowType, or CorruptLogError with Kafka's message."""
+        """Return (key, value, version of the value). Raise UnknownRowType if the type is unknown, and CorruptLogError
+        with Kafka's message if the row is damaged."""
         row_type = _int16(key, 'key')
         if row_type not in self._classes:
             raise UnknownRowType(row_type)
@@ -152,10 +154,11 @@ def _read(message_class: type[Message], data: bytes, version: int, what: str) ->
 
 
 class RowWriter:
-    """A writer of rows as JSON text. It creates a `JsonWriter` for each version that occurs."""
+    """A writer of rows as JSON text. It creates a `JsonWriter` for each version of a row that it meets."""
 
     def __init__(self, compat: str, *, expand_groups: bool):
-        """`expand_groups` shows a consumer group member's subscription and assignment decoded instead of as bytes."""
+        """If `expand_groups` is true, a consumer group member's subscription and assignment are decoded. Otherwise they
+        are shown as bytes."""
         self._names_states = compat >= NAMED_STATES_FROM
         self._expand_groups = expand_groups
         self._writers: dict[tuple[type[Message], int, bool], JsonWriter] = {}
@@ -178,7 +181,8 @@ class RowWriter:
 
 
 def _member_text(message_class: type[Message], data: bytes) -> str:
-    """Return a message of the consumer protocol as text, or the bytes in base64 if they are no such message."""
+    """Return the subscription or assignment of a member as JSON text. If the bytes are not a valid message, return them
+    in base64."""
     if len(data) < TYPE_BYTES:
         return bytes_text(data)
     version = int.from_bytes(data[:TYPE_BYTES], 'big', signed=True)
@@ -192,13 +196,12 @@ def _member_text(message_class: type[Message], data: bytes) -> str:
 
 
 def _holds_structs(message: Any) -> bool:
-    """Return whether the message contains structs. In a version that it does not know, Kafka accepts only plain
-    fields."""
+    """Return whether the message contains structs. Kafka accepts structs only in versions that it knows."""
     return any(getattr(message, field.name) for field in message.schema.struct.fields if field.struct is not None)
 
 
 def _status_text(status: int) -> str:
-    """Return the state's quoted name, or the quoted number of an unknown state."""
+    """Return the name of a transaction state in quotes. If the state is unknown, return its number in quotes."""
     try:
         return string_text(TransactionState(status).title)
     except ValueError:
@@ -206,7 +209,7 @@ def _status_text(status: int) -> str:
 
 
 class RowDecoder:
-    """A decoder of rows as dump-log shows them."""
+    """A decoder of rows to the text that kafka-dump-log prints."""
 
     def __init__(self, topic: str, compat: str):
         self._reader = RowReader(topic)
@@ -234,17 +237,17 @@ def _row_type(key: Message) -> int:
 
 
 class Formatter:
-    """A formatter of rows as the console consumer shows them: one JSON object for key and value."""
+    """A formatter of rows to the text that the console consumer prints: one JSON object with key and value."""
 
     def __init__(self, key_classes: tuple[type[Message], ...], compat: str):
-        """Only rows whose key type is in `key_classes` are shown."""
+        """Only rows whose key is a message of `key_classes` are shown."""
         self._key_classes = key_classes
         self._reader = RowReader(key_classes[0].row_topic)  # type: ignore[attr-defined]
         self._writer = RowWriter(compat, expand_groups=False)
 
     def read(self, record: RecordLike) -> tuple[Message, Message | None, int] | None:
-        """Return (key, value, version), or None for a row that is not shown. Raise CorruptLogError with Kafka's
-        message."""
+        """Return (key, value, version of the value). Return None if the row is not shown. Raise CorruptLogError with
+        Kafka's message if the row is damaged."""
         if record.key is None:
             return None
         try:
@@ -256,15 +259,15 @@ class Formatter:
         return row if isinstance(row[0], self._key_classes) else None
 
     def text(self, key: Message, value: Message | None, version: int) -> str:
-        """Return a row as JSON; `read` returned its parts."""
+        """Return a row as JSON. The arguments are the values that `read` returned."""
         value_text = 'null' if value is None else object_text(
             (('version', str(version)), ('data', self._writer.text(value, version))))
         key_text = object_text((('type', str(_row_type(key))), ('data', self._writer.text(key, 0))))
         return object_text((('key', key_text), ('value', value_text)))
 
     def format(self, record: RecordLike) -> str | None:
-        """Return a record as JSON, or None for a record that is not shown. Raise CorruptLogError with Kafka's
-        message."""
+        """Return a record as JSON. Return None if the record is not shown. Raise CorruptLogError with Kafka's message
+        if the record is damaged."""
         row = self.read(record)
         return None if row is None else self.text(*row)
 
@@ -272,20 +275,18 @@ class Formatter:
 # ---- framed records
 
 class FrameReader:
-    """A reader of framed records. A frame begins with three unsigned varints: the frame's version (1), the record's
-    type and its version."""
+    """A reader of framed records. A frame begins with three unsigned varints: the version of the frame (1), the type of
+    the record and the version of the record."""
 
     def __init__(self, topic: str | None):
-        """`topic` is None for `__cluster_metadata`."""
+        """`topic` is the topic of the records, or None for `__cluster_metadata`."""
         self._classes: dict[int, type[Message]] = {
             declaration.key: getattr(messages, declaration.name) for declaration in schema.declarations().values()
             if declaration.kind == 'record' and declaration.topic == topic and declaration.key is not None}
 
     def read(self, data: bytes | None) -> tuple[Message, int]:
-        """Return (record, its version). Of a record of a later version, the known fields are read.
-
-        Raise CorruptLogError with Kafka's message.
-        """
+        """Return (record, version of the record). If the version is newer than this program, only the known fields are
+        read. Raise CorruptLogError with Kafka's message if the record is damaged."""
         frame_version, position = _short(data or b'', 0, 'frame version')
         if frame_version == 0:
             raise CorruptLogError('Could not deserialize metadata record with frame version 0. Note that upgrades from '
@@ -313,7 +314,7 @@ class FrameReader:
 
 
 def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
-    """Return an unsigned varint that fits an int16, and the position after it."""
+    """Return (value, next position) of an unsigned varint whose value fits an int16."""
     value = 0
     for i, group in enumerate(data[position:position + LONGEST_VARINT_BYTES]):
         value |= (group & 0x7f) << 7 * i
@@ -325,7 +326,7 @@ def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
 
 
 class ClusterMetadataDecoder:
-    """A decoder of records of `__cluster_metadata` and of its snapshots. Keys are not shown."""
+    """A decoder of records of `__cluster_metadata` and of metadata snapshots. Keys are not shown."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(None)
@@ -344,13 +345,14 @@ class ClusterMetadataDecoder:
 
 
 def _record_type(record_class: type[Message]) -> str:
-    """Return Kafka's name of the record type: `RemoveTopicRecord` is `REMOVE_TOPIC_RECORD`."""
+    """Return Kafka's name of a record type. The class `RemoveTopicRecord` has the name `REMOVE_TOPIC_RECORD`."""
     name = record_class.__name__
     return ''.join('_' + letter if letter.isupper() and i else letter for i, letter in enumerate(name)).upper()
 
 
 class RemoteLogMetadataDecoder:
-    """A decoder of records of `__remote_log_metadata`, as Kafka's own manager writes them. Keys are not shown."""
+    """A decoder of records of `__remote_log_metadata`, in the format of Kafka's own RemoteLogMetadataManager. Keys are
+    not shown."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(REMOTE_LOG_TOPIC)
@@ -375,10 +377,8 @@ CONTROL_RECORDS: dict[int, tuple[str, type[Message]]] = {
 
 
 def quorum_record_text(control_type: int, value: bytes) -> str:
-    """Return a control record of the quorum as dump-log prints it: `SnapshotFooter {"version":0}`.
-
-    Raise KeyError for a type without a body, and CorruptLogError.
-    """
+    """Return a control record of the quorum in the format of kafka-dump-log, such as `SnapshotFooter {"version":0}`.
+    Raise KeyError if the type has no body, and CorruptLogError if the record is damaged."""
     title, message_class = CONTROL_RECORDS[control_type]
     version = int.from_bytes(value[:TYPE_BYTES], 'big', signed=True)
     first, last = message_class.versions  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata` as text, with the texts and the error messages of Kafka's classes."""
+"""Records of `__remote_log_metadata` as text. The texts and error messages are those of Kafka's classes."""
 from __future__ import annotations
 
 import base64
@@ -18,7 +18,7 @@ PARTITION_STATES = ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED', 'DELE
 
 
 def remote_log_text(record: Message) -> str:
-    """Return the record as text. Raise ValueError with Kafka's message for a record that Kafka's classes refuse."""
+    """Return the record as text. Raise ValueError with Kafka's message if Kafka's classes refuse the record."""
     return TEXT_OF[type(record)](record)
 
 

@@ -1,4 +1,4 @@
-"""The streams groups (KIP-1071) of a directory, replayed from their rows."""
+"""The streams groups (KIP-1071) in a log directory, replayed from their rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ PROTOCOL_TYPE, ASSIGNOR = 'streams', 'sticky'
 
 
 class StreamsGroups:
-    """The streams groups in a partition of `__consumer_offsets`."""
+    """The streams groups in one partition of `__consumer_offsets`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, StreamsGroup] = {}
 
     def has_row(self, key: Any) -> bool:
-        """Return whether a key is that of a row of a streams group."""
+        """Return whether the key belongs to a row of a streams group."""
         return type(key).__name__ in StreamsGroup.row_handlers
 
     def replay(self, key: Any, value: Any) -> None:
@@ -35,8 +35,8 @@ class StreamsGroups:
         return set(self._groups)
 
     def group(self, group_id: str, coordinator_id: int) -> GroupInfo | None:
-        """Return the description that every kind of group has. A member has the source partitions of its active
-        tasks."""
+        """Return the fields of a streams group that all kinds of groups have. A member's assignment is the source
+        partitions of its active tasks."""
         group = self._groups.get(group_id)
         return None if group is None else GroupInfo(
             group_id, group.state_name, PROTOCOL_TYPE, ASSIGNOR, coordinator_id, tuple(
@@ -61,7 +61,7 @@ class StreamsGroups:
 
 
 def _partitions(group: StreamsGroup, tasks: Mapping[Key, Any]) -> tuple[TopicPartition, ...]:
-    """Return the source partitions of active tasks. A topic may have fewer partitions than tasks."""
+    """Return the source partitions of active tasks. There may be more tasks than a topic has partitions."""
     parts = () if group.topology is None else group.topology.subtopologies
     return tuple(sorted((topic, number) for part in parts for topic in part.sources()
                         for number in tasks.get((Role.ACTIVE, part.subtopology_id), ())))

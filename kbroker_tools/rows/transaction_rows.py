@@ -1,4 +1,4 @@
-"""Rows of `__transaction_state`, read through a View: all rows that compaction has left, in log order."""
+"""The rows of `__transaction_state` that compaction has kept, read through a View in log order."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -23,13 +23,14 @@ class StoredRow(NamedTuple):
     """The time at which the coordinator appended the row."""
     transactional_id: str
     row: TransactionRow | None
-    """None for a tombstone, which deletes the id."""
+    """The content of the row. None for a tombstone, which deletes the transactional.id."""
     leader_epoch: int = -1
-    """The partition's leader epoch, which was the coordinator's epoch at the append."""
+    """The leader epoch of the partition at the append. It was also the epoch of the coordinator."""
 
 
 def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
-    """Yield the rows of these partitions. Rows of unknown type or version are skipped. Raise KafkaError or OSError."""
+    """Yield the rows of these partitions. A row of an unknown type or version is skipped. Raise KafkaError or OSError
+    if a partition cannot be read."""
     for partition in partitions:
         for header, batch in view.batches(TRANSACTION_STATE, partition):
             if header.is_control:
@@ -44,7 +45,7 @@ def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
 
 
 def has_all_partitions(view: View) -> bool:
-    """Return whether every partition of `__transaction_state` can be read. A directory may lack some of them."""
+    """Return whether every partition of `__transaction_state` can be read. A log directory may lack some partitions."""
     topic = view.topics().get(TRANSACTION_STATE)
     if view.is_live or topic is None:
         return view.is_live
@@ -58,13 +59,15 @@ def has_all_partitions(view: View) -> bool:
 
 
 def partition_of(view: View, transactional_id: str) -> int | None:
-    """Return the id's partition of `__transaction_state`, or None if the topic does not exist."""
+    """Return the partition of `__transaction_state` to which a transactional.id belongs. Return None if the topic does
+    not exist."""
     topic = view.topics().get(TRANSACTION_STATE)
     return None if topic is None else partition_for(transactional_id, len(topic.partitions))
 
 
 def transactional_ids(view: View) -> dict[int, str]:
-    """Map each producer id in the remaining rows, current or past, to its transactional.id."""
+    """Return {producer id: transactional id} for all producer ids in the rows, including former producer ids of a
+    transactional.id."""
     topic = view.topics().get(TRANSACTION_STATE)
     owners: dict[int, str] = {}
     if topic is None:
@@ -77,5 +80,5 @@ def transactional_ids(view: View) -> dict[int, str]:
 
 
 def producer_ids(row: TransactionRow) -> set[int]:
-    """Return the producer ids that a row names: current, previous and next."""
+    """Return the producer ids in a row: the current one, the previous one and the next one."""
     return {row.producer_id, row.previous_producer_id, row.next_producer_id} - {NO_PRODUCER_ID}
