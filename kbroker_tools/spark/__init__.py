@@ -1,7 +1,8 @@
 """A Spark data source that reads and writes Kafka's log: `spark.read.format("kbroker")`, `df.write.format("kbroker")`.
 
-`KafkaLogDataSource` is what PySpark registers; `spark.dataSource.register(KafkaLogDataSource)` does so by hand. It is
-imported when it is first used, since parts of the package work without PySpark.
+PySpark registers the class `KafkaLogDataSource` automatically. A program can also call
+`spark.dataSource.register(KafkaLogDataSource)`. The class is imported at its first use, because parts of the package
+work without PySpark.
 """
 from typing import TYPE_CHECKING
 

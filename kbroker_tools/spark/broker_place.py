@@ -1,7 +1,8 @@
-"""The place of a cluster: any Kafka broker, read over the protocol.
+"""The place for a cluster of any Kafka brokers, which is read over Kafka's protocol.
 
-A task has its own connection and requests the next bytes before it decodes the last ones. Offsets without records
-(markers, aborted and compacted ranges) are skipped: a slice ends at an offset, not at a record.
+Each task has its own connection. It requests the next bytes before it decodes the bytes that it has received. Some
+offsets have no records for the query: those of markers, aborted records and compacted records. A slice therefore ends
+at an offset, not at a record.
 """
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FETCH_VERSION = 12
-"""The last version that identifies topics by name."""
+"""The last version of Fetch requests that identifies topics by name."""
 FETCH_BYTES = 2 * 1024 * 1024
-"""The default of kafka.fetch.max.bytes, which fits a CPU cache and a socket buffer.
+"""The default of kafka.fetch.max.bytes. It fits a CPU cache and a socket buffer.
 
 One request is always in flight, so each round trip returns up to this many bytes. A distant broker needs a larger
 value.
@@ -44,9 +45,11 @@ value.
 SAMPLE_BYTES = 256 * 1024
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
-"""After this many consecutive responses without a batch, below an end that the broker has, no record is left there."""
+"""The number of consecutive responses without a batch after which no record is left. This applies while the end of the
+slice is still in the broker's log."""
 IDLE_ANSWERS = 20
-"""After this many responses without a batch, below an end that the broker no longer has, it has lost records."""
+"""The number of consecutive responses without a batch after which the broker has lost records. This applies if its log
+now ends below the end of the slice."""
 
 
 Interval = tuple[int, int, int]
@@ -57,10 +60,11 @@ UNCOMMITTED = ReadOptions(is_read_committed=False)
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of the transactions in a slice that is read uncommitted.
+    """The outcomes of the transactions in a slice that is read with read_uncommitted.
 
-    Below the last stable offset, the fetch responses name aborted transactions (`is_in_responses`). Above it, the plan
-    names them: `aborted` transactions, and `open` ones by producer id with their first offset.
+    Below the last stable offset, `is_in_responses` is True, because the fetch responses name the aborted transactions.
+    Above it, the plan names them. `aborted` then has the aborted transactions, and `open` maps the producer id of each
+    open transaction to its first offset.
     """
 
     is_in_responses: bool
@@ -68,7 +72,7 @@ class Outcomes:
     open: dict[int, int] = field(default_factory=dict)
 
     def of(self, each: Slice) -> Outcomes:
-        """Return the outcomes for a part of the slice."""
+        """Return the outcomes for `each`, which is a part of the slice."""
         return replace(self, aborted=tuple(row for row in self.aborted
                                            if row[1] < each.end_offset and row[2] >= each.start_offset))
 
@@ -80,14 +84,16 @@ class BrokerTask:
     kafka: tuple[tuple[str, str], ...] = field(repr=False)  # may hold passwords
     each: Slice
     outcomes: Outcomes | None = None
-    """The outcomes of transactions; None unless the query reads uncommitted and wants the column."""
+    """The outcomes of the transactions. None unless the query reads with read_uncommitted and wants the column
+    `outcome`."""
 
     @property
     def name(self) -> str:
         return f'{self.each.topic}-{self.each.partition}-{self.each.start_offset:020d}'
 
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Raise DataLossError, KafkaError for broker errors, or ClientError for network failures."""
+        """Yield the rows. Raise DataLossError if records are lost, KafkaError if the broker returns an error, and
+        ClientError if the network fails."""
         assembler = Assembler(fields, self.each.topic, self.each.partition, options.timestamp_overflow)
         decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                                 batch_bytes=options.batch_bytes)
@@ -116,7 +122,8 @@ class BrokerTask:
             options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
     def _skip(self, records: memoryview, position: int, what: str, options: ReadOptions) -> int:
-        """Return the position after a damaged batch. Raise DataLossError unless the batch may be skipped."""
+        """Return the position after a damaged batch. Raise DataLossError if the options do not allow the task to skip
+        it."""
         header = read_header(records, position)
         low, high = (min(max(offset, self.each.start_offset), self.each.end_offset)
                      for offset in (header.base_offset, header.last_offset + 1))
@@ -127,15 +134,15 @@ class BrokerTask:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a partition for a table: the batches that begin in it. The first piece also has a batch that begins
-    before it."""
+    """A part of a partition, for a query of a table. It has the batches that begin between its offsets. The first piece
+    also has the batch that contains its first offset but begins below it."""
 
     each: Slice
     is_first: bool
     is_stable: bool
-    """True for a piece below the last stable offset."""
+    """True if the piece is below the last stable offset."""
     size_bytes: int
-    """The approximate size in bytes, from a sample."""
+    """The size in bytes, estimated from a sample."""
 
     def holds(self, header: BatchHeader) -> bool:
         return header.base_offset < self.each.end_offset and (
@@ -143,7 +150,7 @@ class Piece:
 
 
 class Fetches:
-    """The fetch responses of one slice. The next one is requested before one is decoded."""
+    """The fetch responses of one slice. Before a response is decoded, the next response is requested."""
 
     def __init__(self, cluster: Cluster, each: Slice, options: ReadOptions, outcomes: Outcomes | None = None,
                  size_bytes: int = FETCH_BYTES):
@@ -155,12 +162,14 @@ class Fetches:
         is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_in_responses)
         self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         self.aborted: list[Interval] = []
-        """The aborted transactions that have ended so far. Only read_committed responses name them."""
+        """The aborted transactions whose markers have been read. Only responses to read_committed requests name
+        them."""
         self.begun: dict[int, set[int]] = {}
-        """The first offsets, by producer id, of aborted transactions that end after the last response."""
+        """Maps a producer id to the first offsets of aborted transactions whose markers come after the last
+        response."""
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
-        """Yield (records, the filter for aborted ones) until the end of the slice.
+        """Yield (records, filter) for each response until the end of the slice. The filter removes aborted records.
 
         The records are valid until the next response is requested.
         """
@@ -187,10 +196,10 @@ class Fetches:
             yield records, self._rule(row)
 
     def _note_markers(self, row: Any, records: memoryview, position: int) -> int:
-        """Return the offset after the last whole batch, and store the markers of aborted transactions.
+        """Return the offset after the last whole batch. Store each aborted transaction whose marker is in the records.
 
-        The response names the first offsets of the aborted transactions in it. The markers are their ends. A marker
-        whose transaction the response does not name may belong to a transaction without records here.
+        A response names the first offset of each aborted transaction in it. The marker has the offset of its end. If
+        the response does not name the transaction of a marker, that transaction may have no records in this partition.
         """
         begun = self.begun = {}
         for each in row.aborted_transactions or ():
@@ -207,7 +216,8 @@ class Fetches:
         return position
 
     def sample(self) -> tuple[int, int]:
-        """Return (bytes, offsets) of the slice's first batches. Raise DataLossError, KafkaError or ClientError."""
+        """Return (bytes, number of offsets) of the first batches of the slice. Raise DataLossError, KafkaError or
+        ClientError if they cannot be read."""
         row, _ = self._receive(None, self._each.start_offset)
         size_bytes, reached = 0, self._each.start_offset
         for header, _ in iter_batches(memoryview(row.records or b'')):
@@ -224,7 +234,8 @@ class Fetches:
         return BatchFilter()
 
     def _is_over(self, row: Any, position: int, idle: int) -> bool:
-        """Return whether no record is left before the end, for example after compaction. Raise DataLossError."""
+        """Return True if no record is left before the end of the slice, for example after compaction. Raise
+        DataLossError if the log of the broker now ends below the end of the slice."""
         known = row.last_stable_offset if self._level == IsolationLevel.READ_COMMITTED else row.high_watermark
         if idle == IDLE_ANSWERS:
             raise DataLossError(f'{self._name}: the broker sends no whole batch from offset {position} on. Its log now '
@@ -236,7 +247,8 @@ class Fetches:
         return f'{self._each.topic}-{self._each.partition}'
 
     def _receive(self, connection: Connection | None, position: int) -> tuple[Any, Connection]:
-        """Return the response to the request in flight, or to a new request. Transient errors are retried."""
+        """Return the response to the request in flight. If no request is in flight, send a new one. Transient errors
+        are retried."""
         waiting = [connection]
 
         def ask() -> tuple[Any, Connection]:
@@ -249,7 +261,8 @@ class Fetches:
         return self._cluster.retrying(ask, f'fetching {self._name}')
 
     def _behind_loss(self, position: int, error: KafkaError) -> int:
-        """Return the next offset when the broker no longer has `position`. Raise DataLossError."""
+        """Return the offset at which reading continues if the broker no longer has `position`. Raise DataLossError if
+        the options do not allow lost records, or if the log ends below `position`."""
         at = (self._each.topic, self._each.partition)
         start = Admin(self._cluster).list_offsets({at: EARLIEST})[at].offset
         if start <= position:
@@ -278,7 +291,7 @@ class Fetches:
 
 
 def cut(each: Slice, pieces: int) -> list[Slice]:
-    """Cut a slice into this many parts with about equally many offsets."""
+    """Cut a slice into `pieces` parts with almost equal numbers of offsets."""
     span = each.end_offset - each.start_offset
     pieces = max(1, pieces)
     cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
@@ -293,7 +306,7 @@ def is_abort(batch: memoryview) -> bool:
 
 
 class BrokerPlace:
-    """The partitions of a cluster and their offsets, as its brokers report them."""
+    """The partitions of a cluster and their offsets, which its brokers report."""
 
     def __init__(self, options: Options):
         self._options = options
@@ -303,7 +316,7 @@ class BrokerPlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Request the partitions and offsets again. Raise KafkaError or ClientError."""
+        """Request the partitions and their offsets again. Raise KafkaError or ClientError if a broker fails."""
         topics = self._cluster.topics()
         self._partitions = sorted((topic.name, partition) for topic in topics.values()
                                   for partition in topic.partitions)
@@ -337,7 +350,8 @@ class BrokerPlace:
         return None if found < 0 else found
 
     def size_bytes(self, each: Slice) -> int:
-        """Return the approximate size, from a sample: the protocol reports no sizes of offset ranges."""
+        """Return the size of a slice in bytes, estimated from a sample. Kafka's protocol does not report the size of a
+        range of offsets."""
         span = each.end_offset - each.start_offset
         if span <= 0:
             return 0
@@ -360,7 +374,8 @@ class BrokerPlace:
         return tasks
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
-        """Cut a slice at the last stable offset. The outcomes above that offset are read from batch headers."""
+        """Cut a slice at the last stable offset. Yield each part with its outcomes. For the part above the last stable
+        offset, the outcomes are read from batch headers."""
         at = (each.topic, each.partition)
         stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
         if each.start_offset < stable:
@@ -399,10 +414,10 @@ class BrokerPlace:
         return self._admin.describe_producers([(topic, partition)])[topic, partition]
 
     def aborted(self, topic: str, partition: int, piece: Piece | None) -> list[Interval]:
-        """Return aborted transactions. They are read from batches, because a fetch response has only their first
-        offsets.
+        """Return the aborted transactions whose markers are in the piece.
 
-        Each one belongs to the piece with its marker.
+        They are read from the batches. A fetch response has only their first offsets, but not the offsets of their
+        markers.
         """
         found = []
         for each in [piece] if piece is not None else self.pieces(topic, partition):
@@ -416,7 +431,8 @@ class BrokerPlace:
         return found
 
     def _aborted_above(self, piece: Piece) -> Iterator[Interval]:
-        """Yield aborted transactions that end above the last stable offset, where no fetch response names them."""
+        """Yield the aborted transactions whose markers are above the last stable offset. No fetch response names these
+        transactions."""
         begun: dict[int, set[int]] = {}
         if not piece.is_first:
             stable = piece.each.start_offset

@@ -1,7 +1,7 @@
-"""`format("kbroker")`: the classes that PySpark calls.
+"""The classes that PySpark calls for `format("kbroker")`.
 
-There is no `pushFilters`: Spark 4.3.0 keeps a pushed filter with the DataFrame and applies it to the DataFrame's next
-query too, which then silently misses rows. To read less, narrow the schema and bound the offsets.
+The reader has no `pushFilters`. Spark 4.3.0 keeps a pushed filter with the DataFrame and applies it to the next query
+too, which then misses rows without an error. To read less, a query can narrow the schema and limit the offsets.
 """
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class KafkaLogDataSource(DataSource):
-    """Kafka's log as rows, from files or from a broker, as a read_committed consumer would receive them; and the
-    sink."""
+    """The data source. It returns Kafka's log as rows, from files or from a broker, as a read_committed consumer would
+    receive them. It also writes rows to Kafka."""
 
     @message_first()
     def __init__(self, options: dict[str, str]):
@@ -94,7 +94,8 @@ def _refuse_overwrite(overwrite: bool, instead: str) -> None:
 
 
 class RecordsReader(DataSourceReader):
-    """A batch query. `partitions`, which Spark calls once for a DataFrame, fixes the offsets to read."""
+    """The reader of a batch query. Spark calls `partitions` once for each DataFrame. This call fixes the offsets to
+    read."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options

@@ -1,4 +1,4 @@
-"""One-line messages for Spark's failures: the innermost message without stack traces."""
+"""One-line messages for failures in Spark. A message is the innermost one, without stack traces."""
 from __future__ import annotations
 
 import re
@@ -23,10 +23,11 @@ _OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 
 
 def one_line(error: BaseException) -> str:
-    """Return one line for an exception of PySpark or py4j.
+    """Return one line that describes an exception of PySpark or py4j.
 
-    The line is the first one found in this order: a library that Java cannot load, the error that kbroker raised in a
-    task or a plan, the error that Python raised there, the last cause that Java names, and the first line.
+    It is the first of these that exists: a note about a library that Java cannot load, the error that kbroker raised in
+    a task or a plan, the error that Python raised in a task or a plan, the last cause that Java names, and the first
+    line of the message.
     """
     lines = str(error).splitlines()
     found = (_library(lines) or _raised_in_python(lines) or _without_a_traceback(lines) or _java_cause(lines)
@@ -35,10 +36,11 @@ def one_line(error: BaseException) -> str:
 
 
 def passes_by_itself(error: BaseException) -> bool:
-    """Return whether the network or a broker failed, on the driver or, judged by the message, in a task.
+    """Return whether the exception was caused by the network or by a temporary error of a broker. It may have happened
+    in the driver, or in a task; for a task, the message shows it.
 
-    The caller must have read from the broker with these settings before. Otherwise a connection that breaks before the
-    first response could also mean that no broker is at the address.
+    The caller must have read from the broker with these settings before. Otherwise, a connection that breaks before the
+    first response could also mean that the address is wrong.
     """
     if isinstance(error, ClientError):
         return True
@@ -52,8 +54,8 @@ def passes_by_itself(error: BaseException) -> bool:
 
 
 def _library(lines: list[str]) -> str | None:
-    """Return what to do if snappy's native library is missing: the system lacks it, or its directory allows no
-    programs."""
+    """Return advice if Java cannot load snappy's native library. The library may be missing, or its directory may not
+    allow programs to run."""
     if not any(_SNAPPY.match(line) for line in lines):
         return None
     return ("the codec snappy does not work here, because Java cannot load its library: choose another one, as "
@@ -72,7 +74,8 @@ def _without_a_traceback(lines: list[str]) -> str | None:
 
 
 def _ends_of_tracebacks(lines: list[str]) -> Iterator[str]:
-    """Yield the line of each traceback that names the exception: the first unindented line after its frames."""
+    """Yield the line that names the exception, for each traceback. It is the first line after the frames that is not
+    indented."""
     is_inside = False
     for line in lines:
         if 'Traceback (most recent call last)' in line:

@@ -1,4 +1,4 @@
-"""The place of log directories, read without a broker."""
+"""The place for log directories, which are read without a broker."""
 from __future__ import annotations
 
 import os
@@ -58,7 +58,7 @@ class FileTask:
 
 
 class FilePlace:
-    """The partitions of directories. Each is a log directory or a partition directory."""
+    """The partitions in one or more directories. Each directory is a log directory or a partition directory."""
 
     def __init__(self, options: Options):
         self._options = options
@@ -66,7 +66,8 @@ class FilePlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find new partitions and the new ends of known ones. Raise OptionError or OSError."""
+        """Find new partitions, and the new ends of known partitions. Raise OptionError if a partition is found twice,
+        and OSError if a directory cannot be read."""
         self._directories: dict[TopicPartition, Storage] = {}
         self._checkpoints: dict[Storage, dict[str, dict[TopicPartition, int]]] = {}
         self._unclean: set[Storage] = set()
@@ -97,7 +98,8 @@ class FilePlace:
                 self._place(found, storage.child(name))
 
     def _read_log_directory(self, storage: Storage, names: Mapping[str, object] | None = None) -> None:
-        """Read the broker's checkpoints and properties. A directory of a copied partition lacks them."""
+        """Read the checkpoints of the broker, and whether it has stopped cleanly. The directory around a copied
+        partition has no such files."""
         if storage in self._checkpoints:
             return
         try:
@@ -119,15 +121,16 @@ class FilePlace:
         return sorted(self._directories)
 
     def state(self, topic: str, partition: int) -> PartitionState:
-        """Return the partition's state. Raise DataLossError if it was deleted after the listing, and CorruptLogError or
-        OSError."""
+        """Return the state of a partition. Raise DataLossError if the partition was deleted after the listing,
+        CorruptLogError if its files are damaged, and OSError if they cannot be read."""
         found = self._states.get((topic, partition))
         if found is None:
             found = self._states[topic, partition] = self._inspect(topic, partition)
         return found
 
     def _inspect_all(self) -> None:
-        """Inspect all wanted partitions in parallel: the query waits for this, and their tails may be long."""
+        """Inspect all wanted partitions in parallel. The query waits for this, and the end of a partition to walk may
+        be long."""
         wanted = [each for each in self._directories if each not in self._states and self._options.wants(*each)]
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             self._states.update(zip(wanted, threads.map(lambda each: self._inspect(*each), wanted), strict=True))
@@ -148,14 +151,14 @@ class FilePlace:
                             'is the topic being deleted?')
 
     def _checkpoint(self, name: str, topic: str, partition: int) -> int | None:
-        """Return the partition's offset in a checkpoint. Return None without the file, and 0 for a partition not yet in
-        it."""
+        """Return the offset of the partition in a checkpoint. Return None if the file does not exist, and 0 if it does
+        not list the partition."""
         rows = self._checkpoints[self._directories[topic, partition].parent].get(name)
         return None if rows is None else rows.get((topic, partition), 0)
 
     def _recovery_point(self, topic: str, partition: int) -> int | None:
-        """Return the offset from which indexes are not trusted. Return None after a clean stop or for a copied
-        partition."""
+        """Return the offset from which indexes are not trusted. Return None if the broker has stopped cleanly, or if
+        the partition is a copy."""
         if self._directories[topic, partition].parent not in self._unclean:
             return None
         return self._checkpoint(RECOVERY_POINT, topic, partition)
@@ -168,11 +171,12 @@ class FilePlace:
         return Bounds(state.log_start_offset, max(self._limited(topic, partition, end), state.log_start_offset))
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Return the end of the log, or the limit of `upTo` below it."""
+        """Return the end of the log. If `upTo` sets a lower limit, return the limit."""
         return self._limited(topic, partition, self.state(topic, partition).log_end_offset)
 
     def _limited(self, topic: str, partition: int, end_offset: int) -> int:
-        """Return the offset, or the limit of `upTo` below it. Raise OptionError without the file that has the limit."""
+        """Return `end_offset`, or the limit that `upTo` sets if it is lower. Raise OptionError if the file with the
+        limit does not exist."""
         name = {'lso': None, 'hw': HIGH_WATERMARK, 'recoveryPoint': RECOVERY_POINT}[self._options['upTo']]
         if name is None:
             return end_offset
@@ -256,13 +260,15 @@ class FilePlace:
         return self.state(topic, partition).producers
 
     def aborted(self, topic: str, partition: int, piece: None) -> list[tuple[int, int, int]]:
-        """Return the aborted transactions, from the indexes. This is fast, so a partition is never cut for it."""
+        """Return the aborted transactions, which are read from the transaction indexes. This is fast, so a partition is
+        never cut into pieces for it."""
         state = self.state(topic, partition)
         return state.aborted(state.log_start_offset, state.log_end_offset)
 
 
 def _share(segment: SegmentFiles, following: SegmentFiles | None, each: Slice) -> int:
-    """Return about how many bytes of a segment the slice has, as if all records had the same size."""
+    """Return the approximate number of bytes that the slice has in a segment. The estimate assumes that all records
+    have the same size."""
     low, high = segment.base_offset, following.base_offset if following else max(each.end_offset, segment.base_offset)
     inside = min(high, each.end_offset) - max(low, each.start_offset)
     return segment.size_bytes * inside // (high - low) if inside > 0 else 0
@@ -277,10 +283,10 @@ def _first_at_or_after(batch: memoryview, timestamp_ms: int) -> int | None:
 
 
 def _read_checkpoint(storage: Storage, name: str) -> dict[TopicPartition, int]:
-    """Read Kafka's checkpoint of version 0: the version, the count, and a line `topic partition offset` for each
-    partition.
+    """Return {partition: offset} from a checkpoint file of Kafka, version 0. The file has a line with the version, a
+    line with the number of partitions, and a line `topic partition offset` for each partition.
 
-    The file is empty from a broker's first start until its first write.
+    The file is empty from the first start of a broker until its first write.
     """
     lines = storage.read(name).decode('utf-8', 'replace').split('\n')
     if lines == ['']:

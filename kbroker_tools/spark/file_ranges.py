@@ -1,4 +1,5 @@
-"""Byte ranges of partitions that tasks read independently: functions that cut and read them."""
+"""Byte ranges of partitions. Tasks read them independently. This module cuts partitions into ranges and reads the
+ranges."""
 from __future__ import annotations
 
 import logging
@@ -33,21 +34,22 @@ logger = logging.getLogger(__name__)
 
 TRIES = 5
 SLACK = 8
-"""A task may exceed the wanted size by 1/8 of it."""
+"""A task may exceed the wanted size by 1/SLACK, which is 1/8."""
 ABORTED_OF_A_TASK = 10_000
-"""The approximate most aborted transactions that a task receives. A range with more is cut into smaller ones."""
+"""The approximate limit of the aborted transactions for one task. A range with more of them is cut into smaller
+ranges."""
 
 
 class DataLossError(Exception):
-    """Wanted records are lost or damaged. The text names the file, the position, the offsets and a remedy."""
+    """Wanted records are lost or damaged. The message names the file, the position in it, the offsets and a remedy."""
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """A run of whole batches in one segment. Records outside [start_offset, end_offset) are left out.
+    """A run of whole batches in one segment. Records outside [start_offset, end_offset) are omitted when it is read.
 
-    `first` and `end` are the same range in base offsets, which a cleaner keeps. The range has the batches from the
-    first one at or above `first` up to, but not including, the first one at or above `end`.
+    `first` and `end` describe the same range by base offsets, which do not change when a cleaner rewrites the segment.
+    The range has all batches whose base offset is in [first, end).
     """
 
     storage: Storage
@@ -55,9 +57,10 @@ class FileRange:
     partition: int
     segment: SegmentFiles
     is_sealed: bool
-    """True if a later segment existed, so that nothing is appended to this one."""
+    """True if the plan found a later segment. Nothing is then appended to this segment."""
     previous: SegmentFiles | None
-    """The segment before this one. A cleaner that removes this segment moves its remaining records there."""
+    """The segment before this one, or None. If a cleaner removes this segment, it moves the remaining records to the
+    previous segment."""
     start_position: int
     end_position: int
     first: int
@@ -73,7 +76,7 @@ class FileRange:
 
     @property
     def name(self) -> str:
-        """Return a name that is unique in the plan."""
+        """Return a name for the range that no other range of the plan has."""
         return f'{self.topic}-{self.partition}-{self.first:020d}'
 
     @property
@@ -89,7 +92,8 @@ class FileRange:
 
 def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_bytes: int,
         max_records: int | None = None) -> list[FileRange]:
-    """Cut [start_offset, end_offset) into ranges of about `split_bytes`, and at most about `max_records` offsets."""
+    """Cut [start_offset, end_offset) into ranges. Each range has about `split_bytes` bytes and, if `max_records` is
+    given, at most about that many offsets."""
     files = state.files
     ranges: list[FileRange] = []
     for previous, segment, following in zip([None, *files.segments], files.segments, [*files.segments[1:], None],
@@ -106,7 +110,7 @@ def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_byte
 
 
 def _bounded(state: PartitionState, each: FileRange) -> list[FileRange]:
-    """Cut a range that has more aborted transactions than a task may receive."""
+    """Cut a range into smaller ranges if it has more aborted transactions than a task may receive."""
     if len(each.aborted) <= ABORTED_OF_A_TASK:
         return [each]
     size = max(1, each.size_bytes * ABORTED_OF_A_TASK // len(each.aborted))
@@ -125,10 +129,11 @@ def _with_transactions(state: PartitionState, each: FileRange) -> FileRange:
 
 def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int, end_offset: int, split_bytes: int,
                 max_records: int | None) -> list[tuple[int, int]]:
-    """Return (base offset, position) of the ranges' first batches, found in the index and verified in the log.
+    """Return (base offset, position) of the first batch of each range. The batches are found in the index and verified
+    in the log.
 
-    The first point is the last known one at or below `start_offset`. Only the last point, which ends the reading, may
-    be above `end_offset`.
+    The first point is the last batch known at or below `start_offset`. The last point only ends the last range, so it
+    may be above `end_offset`.
     """
     points = [(segment.base_offset, 0)]
     offsets, positions = _index_entries(files, segment, split_bytes)
@@ -153,7 +158,8 @@ def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int,
 
 def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last_offset: int,
            position: int) -> list[tuple[int, int]]:
-    """Return the batch that an index entry names. Return [] for a wrong entry: without it, ranges are only larger."""
+    """Return a list with the batch to which an index entry points. Return [] if the entry is wrong. A missing point
+    only makes a range larger."""
     try:
         header = read_header(file.read_at(min(HEADER_BYTES, segment.size_bytes - position), position))
     except CorruptBatchError:
@@ -164,14 +170,16 @@ def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last
 def _even_piece(size_bytes: int, split_bytes: int) -> int:
     """Return a piece size near `split_bytes` that divides the range evenly.
 
-    A remainder of up to 1/8 is added to the other pieces, because another piece would start another task."""
+    A remainder of up to 1/8 of a piece is distributed over the pieces, because one more piece would start one more
+    task.
+    """
     pieces = max(1, -(-(size_bytes - split_bytes // SLACK) // split_bytes))
     return max(1, -(-size_bytes // pieces))
 
 
 def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> tuple[list[int], list[int]]:
-    """Return (last offsets of batches, their positions), ascending. A large segment without an index is read
-    instead."""
+    """Return (last offsets of batches, positions of batches), both ascending. If a large segment has no index, its
+    headers are read instead."""
     if not segment.has_index and segment.size_bytes <= split_bytes:
         return [], []
     try:
@@ -189,7 +197,8 @@ def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: in
 
 
 def _written(storage: Storage, name: str) -> bytes:
-    """Return the entries of an index, without most of the zeros at its end: a broker preallocates the file."""
+    """Return the entries of an index file. Most zeros at the end of the file are not read: a broker preallocates the
+    file."""
     data = b''
     with storage.open(name) as file:
         while True:
@@ -202,7 +211,8 @@ def _written(storage: Storage, name: str) -> bytes:
 
 
 def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tuple[list[int], list[int]]:
-    """Remove an entry for the first batch, entries after the listed size, and the zeros of a preallocated index."""
+    """Remove three kinds of entries: an entry for the first batch, entries after the listed size of the log, and the
+    zeros of a preallocated index."""
     count = len(positions)
     if positions != sorted(positions) or offsets != sorted(offsets):
         count = next(number for number in range(1, count) if positions[number] <= positions[number - 1]
@@ -212,7 +222,7 @@ def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tup
 
 
 def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]:
-    """Group small ranges, so that a thousand tiny partitions do not become a thousand tasks."""
+    """Group small ranges into tasks. Otherwise, a thousand tiny partitions would become a thousand tasks."""
     tasks: list[list[FileRange]] = []
     size_bytes = aborted = 0
     for each in ranges:
@@ -236,13 +246,14 @@ class ReadOptions:
     is_read_committed: bool = True
     timestamp_overflow: str = 'error'
     skipped: Skipped = field(default_factory=Skipped)
-    """The counts of the records that the task skips."""
+    """The counts of the records that the task has skipped."""
 
 
 def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range. Raise DataLossError.
+    """Yield the rows of a range. Raise DataLossError if records are lost or damaged.
 
-    In memory are one read, one decompressed batch and two Arrow batches: the one that Spark has and the next one.
+    The memory holds one read, one decompressed batch and two Arrow batches. Spark has one of the Arrow batches, and the
+    other one is being built.
     """
     decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                             batch_bytes=options.batch_bytes)
@@ -279,8 +290,8 @@ def _read_part(each: FileRange, file: Any, decoder: ColumnDecoder, rule: BatchFi
 
 
 def _size_of_batch(window: memoryview, room: int) -> int:
-    """Return the size of a batch of which the window has only the start. Raise CorruptBatchError for an incomplete
-    batch."""
+    """Return the size in bytes of a batch that does not fit the window. Raise CorruptBatchError if the batch is
+    incomplete in the file."""
     size = read_header(window).size_bytes
     if size > room or size <= len(window):
         raise CorruptBatchError(f'found {min(len(window), room)} bytes of a batch, expected {size}')
@@ -288,7 +299,8 @@ def _size_of_batch(window: memoryview, room: int) -> int:
 
 
 def _skip(each: FileRange, file: Any, position: int, low: int, what: str, options: ReadOptions) -> int:
-    """Return the position after the damage at `position`. Raise DataLossError unless the damage may be skipped."""
+    """Return the position of the next valid batch after the damage at `position`. Raise DataLossError if the options do
+    not allow the task to skip it."""
     sound = next_sound_batch(file, position, each.end_position, low, each.end)
     high = each.end
     if sound < each.end_position:
@@ -308,16 +320,18 @@ def _report(each: FileRange, position: int, what: str, low: int, high: int, opti
 
 
 def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, Any]]:
-    """Yield the range with its open file: the planned file, or the one to which a cleaner has moved its batches since.
+    """Yield (range, open file) for each file that has batches of the range. It is the planned file, unless a cleaner
+    has moved the batches to other files since the plan.
 
-    The directory is listed only if the segment has changed since the plan: it may have many files, and a query many
-    ranges.
+    The directory is listed only if the segment has changed. A listing is slow, because the directory may have many
+    files and the query many ranges.
     """
     name = each.segment.name('log')
     for _ in range(TRIES):
         try:
             with each.storage.open(name) as file:
-                # Check the file only now: it may have been replaced before it was opened.
+                # The file may have been replaced before it was opened, so it is compared with the plan after the
+                # opening.
                 facts = each.storage.facts(name)
                 if facts is not None and _is_as_planned(each, facts):
                     yield each, file
@@ -339,7 +353,8 @@ def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, 
 
 
 def _check_gone(each: FileRange, files: PartitionFiles, options: ReadOptions) -> None:
-    """Report a segment that was deleted. A cleaner that removes a segment rewrites the segment before it instead."""
+    """Report that a segment was deleted and its records are lost. Do nothing if a cleaner removed the segment: the
+    cleaner has then rewritten the previous segment."""
     bases = {segment.base_offset: segment for segment in files.segments}
     first = files.segments[0].base_offset if files.segments else None
     if first is None:
@@ -360,9 +375,10 @@ def _is_as_planned(each: FileRange, facts: FileFacts) -> bool:
 
 
 def _found_again(each: FileRange, files: PartitionFiles | None) -> Iterator[tuple[FileRange, Any]]:
-    """Yield the files that have the batches after a cleaning, found by their base offsets.
+    """Yield (range, open file) for each file that has batches of the range after a cleaning. The batches are found by
+    their base offsets.
 
-    `files` is a listing made after the cleaning. Without it, the directory is listed.
+    `files` is a listing that was made after the cleaning. If it is None, the directory is listed here.
     """
     reached, end = each.first, min(each.end, each.end_offset)
     for _ in range(TRIES):
@@ -384,7 +400,7 @@ def _found_again(each: FileRange, files: PartitionFiles | None) -> Iterator[tupl
 
 
 def _located(each: FileRange, file: Any) -> FileRange | None:
-    """Return the range with its positions in this file, or None if it has no batch of the range."""
+    """Return the range with its positions in this file. Return None if the file has no batch of the range."""
     inside = [(position, position + header.size_bytes) for position, header, _ in read_batches(file, 0, file.size())
               if each.first <= header.base_offset < each.end]
     return replace(each, start_position=inside[0][0], end_position=inside[-1][1]) if inside else None

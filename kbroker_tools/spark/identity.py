@@ -1,4 +1,5 @@
-"""The identity of a source: its cluster id and topic ids. An offset is valid only for one topic id."""
+"""The identity of a source: its cluster id and topic ids. An offset is valid only for the topic id with which it was
+read."""
 from __future__ import annotations
 
 import re
@@ -19,15 +20,16 @@ PARTITION_METADATA = 'partition.metadata'
 
 @dataclass(frozen=True)
 class Identity:
-    """A source's cluster id and topic ids. Old brokers and copied files may lack them: the cluster id is then None, and
-    the topic ids have no entry."""
+    """The cluster id and topic ids of a source. An old broker or a copied directory may lack them. Then the cluster id
+    is None, or a topic has no entry."""
 
     cluster_id: str | None
     topic_ids: dict[str, str]
 
 
 def identify(options: Options, topics: Sequence[str]) -> Identity:
-    """Read the identity of the source that the options name. Raise OSError, KafkaError or ClientError."""
+    """Return the identity of the source that the options name. Raise OSError if a file cannot be read, and KafkaError
+    or ClientError if a broker fails."""
     if options.bootstrap_servers is None:
         return _of_directories([Storage(location) for location in options['path']], topics)
     cluster = Cluster(ClientConfig.from_settings(options.kafka))
@@ -64,7 +66,8 @@ def _cluster_id(directory: Storage) -> set[str]:
 
 
 def topic_id_in(topic: str, directory: Storage) -> dict[str, str]:
-    """Return the id of the topic by its name, from the directory of a partition. Return {} if the file lacks the id."""
+    """Return {topic: topic id}, read from a partition directory of the topic. Return {} if the directory has no topic
+    id."""
     try:
         text = directory.read(PARTITION_METADATA).decode('utf-8', 'replace')
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""The ingest of topics into files, exactly once: from the end of the last run to the last stable offset.
+"""The ingest of topics into files, exactly once. A run reads from the end of the previous run to the last stable
+offset.
 
-`ledger` makes rows and their offsets visible in one step. Spark writes the rows. The offsets are fixed before Spark
-begins, so retried tasks read the same records. `TO` must be in a file system that the driver and all executors share
-and that renames atomically.
+Spark writes the rows, and `ledger` makes the rows and their offsets visible in one step. The offsets are fixed before
+Spark begins, so a retried task reads the same records. The directory `TO` must be in a file system that the driver and
+all executors share, and in which a rename is atomic.
 """
 from __future__ import annotations
 
@@ -37,44 +38,45 @@ CODECS = {
     'json': ('none', 'bzip2', 'deflate', 'gzip', 'lz4', 'snappy'),
     'avro': ('none', 'bzip2', 'deflate', 'snappy', 'xz', 'zstandard'),
 }
-"""The codecs of each format of files, by Spark's names. `none` means no compression in each of them.
+"""Maps each file format to the codecs that Spark has for it. `none` means no compression.
 
-Parquet's `lz4` is Hadoop's own form, which pyarrow does not read; `lz4_raw` is the form in the format's specification.
+For Parquet, `lz4` is a format of Hadoop, which pyarrow does not read. `lz4_raw` is the format of the Parquet
+specification.
 """
 SPARKS_NAME = {('avro', 'none'): 'uncompressed'}
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
               'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
               'skippedTo')
-"""Options of the data source that the job sets itself, or that would break exactly-once."""
+"""The options of the data source that a user cannot set. The job sets them itself, or they would break exactly-once."""
 
 
 @dataclass(frozen=True)
 class IngestResult:
-    """The result of one run. Sizes count keys and values. `lag` counts offsets from the end of the run to the end of
-    the log."""
+    """The result of one run. Sizes in bytes count only keys and values. `lag` is the number of offsets from the end of
+    the run to the end of the log."""
 
     run: int | None
-    """The number of the run; None if there was nothing to read."""
+    """The number of the run. None if there was nothing to read."""
     rows: int
     size_bytes: int
     skipped_offsets: int
-    """Offsets without a row: those of aborted records, markers and compacted records."""
+    """The number of offsets that have no row, because they belong to aborted records, markers or compacted records."""
     lost_offsets: int
-    """Offsets of lost or damaged records, which were skipped with failOnDataLoss=false."""
+    """The number of offsets whose records are lost or damaged. They were skipped because failOnDataLoss is false."""
     losses: list[str]
-    """A text for each loss."""
+    """A description of each loss."""
     aborted_transactions: int
-    """The number of aborted transactions, whose records were left out."""
+    """The number of aborted transactions. Their records were skipped."""
     undecoded: int | None
-    """The number of values that do not match the schema; None if values are not decoded."""
+    """The number of values that do not match the schema. None if values are not decoded."""
     lag: int
     duration_ms: int
 
 
 @dataclass(frozen=True)
 class Written:
-    """The totals of the tasks. Sizes count keys and values."""
+    """The totals of all tasks. Sizes in bytes count only keys and values."""
 
     rows: int
     size_bytes: int
@@ -83,10 +85,11 @@ class Written:
 
 @dataclass
 class IngestJob:
-    """A job that ingests topics. Its `source` is a log directory or URI, several with commas, or `host:port,...`.
+    """A job that ingests topics. `source` has log directories or URIs, or addresses such as `host:port`, separated by
+    commas.
 
     `options` are further options of the data source. The job raises IngestError, OptionError, OSError, KafkaError,
-    ClientError, DataLossError, and Spark's exceptions, which `failures.one_line` shortens.
+    ClientError and DataLossError. It also raises exceptions of Spark, which `failures.one_line` shortens.
     """
 
     source: str
@@ -97,13 +100,14 @@ class IngestJob:
     partition_by: Sequence[str] = ()
     max_rows_per_file: int | None = None
     values: ValueFormat | None = None
-    """The format of the values; None leaves them binary."""
+    """The format of the values. With None, values are not decoded and stay binary."""
     options: dict[str, str] = field(default_factory=dict)
     compression: str | None = None
-    """One of `CODECS`. With None, Spark chooses. The codec may differ between runs."""
+    """One of the codecs in `CODECS`. With None, Spark chooses the codec. The codec may differ between runs."""
 
     def run(self, spark: SparkSession) -> IngestResult:
-        """Run once. After any failure or kill, either both the rows and the offsets have advanced, or neither."""
+        """Run the job once. After a failure or a kill, either both the rows and the offsets have advanced, or neither
+        has."""
         began = time.monotonic()
         options = self._check()
         ledger = Ledger(self.to, self.state)
@@ -138,7 +142,8 @@ class IngestJob:
         return {'subscribe': ','.join(self.topics), **self.options, where: self.source}
 
     def _check(self) -> Options:
-        """Check everything that needs no open file. Raise IngestError or OptionError."""
+        """Check everything that can be checked without opening a file. Raise IngestError or OptionError if an option is
+        wrong."""
         for name in self.options:
             row = BY_NAME.get(name.lower())
             if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
@@ -197,7 +202,7 @@ class IngestJob:
 
     def _write_and_publish(self, spark: SparkSession, ledger: Ledger, slices: list[Slice],
                            done: Progress, skipped: Skipped) -> Written:
-        """Write the rows, and add the records that the tasks skipped to `skipped`."""
+        """Write the rows and make them visible. Add the records that the tasks skipped to `skipped`."""
         staging, skipped_to = ledger.new_staging(done.run), ledger.new_staging(done.run)
         try:
             written = self._write(spark, slices, staging, skipped_to)
@@ -215,7 +220,7 @@ class IngestJob:
         return written
 
     def _write(self, spark: SparkSession, slices: list[Slice], staging: Path, skipped_to: Path) -> Written:
-        """Write the rows. The tasks write the counts of skipped records into `skipped_to`."""
+        """Write the rows into `staging`. The tasks write the counts of skipped records into `skipped_to`."""
         from pyspark.errors import AnalysisException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
@@ -245,7 +250,7 @@ class IngestJob:
                        None if kept is None else int(kept.get['undecoded']))
 
     def _frame(self, spark: SparkSession, slices: list[Slice], skipped_to: Path) -> DataFrame:
-        """Return the records of exactly these offsets as a DataFrame."""
+        """Return a DataFrame with exactly the records of these slices."""
         spark.dataSource.register(KafkaLogDataSource)
         starts: dict[TopicPartition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
         ends: dict[TopicPartition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
@@ -267,10 +272,10 @@ class IngestJob:
         return frame
 
     def _verify(self, staging: Path, rows: int) -> None:
-        """Check the number of written rows. Executors that do not share TO would write to another place without an
-        error.
+        """Raise IngestError if the number of written rows is wrong.
 
-        Only Parquet files are counted, by their footers.
+        Executors that do not share the directory TO would write somewhere else without an error. Only Parquet files are
+        counted, by their footers.
         """
         files = [path for path in staging.rglob('*') if path.is_file() and not path.name.startswith(('_', '.'))]
         if self.format == 'parquet':

@@ -1,4 +1,4 @@
-"""The progress of an ingest on disk: rows are visible exactly if their offsets are recorded.
+"""The progress of an ingest on disk. Rows are visible if and only if their offsets are recorded.
 
     TO/_ingest.json             the owner of the directory: the job, its source, the shape of its files
     TO/_staging-000007-9f3c.../ rows of an unfinished run; readers ignore it
@@ -35,7 +35,7 @@ VERSION = 1
 
 
 class IngestError(ConfigError):
-    """The job cannot run. The text says what to do."""
+    """The job cannot run. The message says what the user can do."""
 
     def __init__(self, message: str):
         super().__init__('ingest', message)
@@ -43,7 +43,7 @@ class IngestError(ConfigError):
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest visible run, the next offset of each partition, and the topic ids."""
+    """The newest visible run, the next offset to read in each partition, and the topic ids."""
 
     job: str
     run: int = 0
@@ -56,7 +56,8 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> Progress:
-        """Read a progress file. Raise IngestError for other content, and OSError."""
+        """Return the content of a progress file. Raise IngestError if the file has other content, and OSError if it
+        cannot be read."""
         found = read_json(path)
         try:
             return cls(str(found['job']), int(found['run']), from_json(found['offsets']), dict(found['topic_ids']))
@@ -66,15 +67,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """The facts that must not change between runs: the source of the rows and the shape of the files."""
+    """The facts about a job that must not change between runs: the source of its rows and the format of its files."""
 
     source: str
     cluster_id: str | None
-    """The cluster id; None if the directory does not name it."""
+    """The cluster id. None if the source does not name it."""
     shape: Mapping[str, Any]
 
     def check(self, kept: Mapping[str, Any], path: Path) -> None:
-        """Raise IngestError unless this job wrote `kept`."""
+        """Raise IngestError unless `kept` was written by a job with the same facts."""
         try:
             cluster_id, source, shape = kept['cluster_id'], kept['source'], dict(kept['shape'])
         except (KeyError, TypeError, ValueError) as error:
@@ -98,8 +99,8 @@ def _shown(value: object) -> str:
 
 
 class Ledger:
-    """The two directories of a job, which `locked` reserves for one job at a time. Methods raise IngestError and
-    OSError."""
+    """The two directories of a job: TO and STATE. `locked` reserves them for one job at a time. Methods raise
+    IngestError and OSError."""
 
     def __init__(self, to: Path, state: Path):
         self.to = to.absolute()
@@ -107,15 +108,15 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock both directories during a run. Raise IngestError if another job holds one of them."""
+        """Lock both directories during a run. Raise IngestError if another job has locked one of them."""
         self.to.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(parents=True, exist_ok=True)
         with _lock(self.state / 'lock', self.state), _lock(self.to / '_lock', self.to):
             yield
 
     def open(self, facts: JobFacts) -> Progress:
-        """Return the progress of the job, as its visible runs show it. Delete remains of failed runs, and update
-        `progress.json`."""
+        """Return the progress of the job, which the visible runs determine. Delete the remains of failed runs, and
+        update `progress.json`."""
         path = self.state / PROGRESS_FILE
         known = Progress.read(path) if path.exists() else self._begin(facts)
         self._check_target(known, facts)
@@ -132,7 +133,7 @@ class Ledger:
         return known
 
     def _begin(self, facts: JobFacts) -> Progress:
-        """Begin a new job, in a directory that is empty or has only the remains of a failed first run."""
+        """Begin a new job. Its directory must be empty, or have only the remains of a failed first run."""
         runs = self.runs()
         if runs:
             raise IngestError(f'{self.to}: found run {runs[-1]} of an ingest that is not in {self.state}; give its '
@@ -166,15 +167,16 @@ class Ledger:
         return self.to / f'run={number:06d}'
 
     def new_staging(self, number: int) -> Path:
-        """Return a new path for the rows of a run."""
+        """Return a path for the rows of a run. No other attempt uses the same path."""
         return self.to / f'{STAGING}{number:06d}-{uuid.uuid4().hex}'
 
     def discard(self, staging: Path) -> None:
-        """Delete a staging directory after a failure, as far as possible. The next run removes the remaining files."""
+        """Delete a staging directory after a failure. Files that cannot be deleted are left for the next run."""
         shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staging: Path, done: Progress, facts: Mapping[str, Any]) -> None:
-        """Make a run visible by one rename: before the rename no row of the run is visible, after it all rows are."""
+        """Make the rows of a run visible by one rename. No row is visible before the rename, and all rows are visible
+        after it."""
         replace_file(staging / INGEST_FILE, done.to_json() | dict(facts))
         sync_tree(staging)
         os.rename(staging, self._run(done.run))
@@ -194,7 +196,8 @@ def _lock(path: Path, what: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of this version. Raise IngestError for other content, and OSError."""
+    """Return the JSON object in a file of this version. Raise IngestError if the file has other content, and OSError if
+    it cannot be read."""
     try:
         found = json.loads(path.read_text('utf-8'))
         if found['version'] != VERSION:
@@ -211,7 +214,7 @@ def _not_ours(path: Path, error: Exception) -> IngestError:
 
 
 def replace_file(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically and durably. Raise OSError."""
+    """Replace a file atomically and durably. Raise OSError if that fails."""
     new = path.with_name(f'_{path.name}.tmp')
     with open(new, 'w', encoding='utf-8') as file:
         file.write(json.dumps(content, indent=1) + '\n')
@@ -222,7 +225,8 @@ def replace_file(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Sync all files and directories: a visible run must survive a power cut, and Spark does not sync."""
+    """Sync all files and directories below `root`. Spark does not sync them, and a visible run must survive a power
+    cut."""
     for directory, _, names in os.walk(root):
         for name in names:
             descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)

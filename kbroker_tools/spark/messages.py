@@ -1,5 +1,5 @@
-"""Errors of a query that Spark reports by their messages alone, and the check for packages that the workers' Python
-lacks."""
+"""The errors of a query that Spark shows without a traceback, and the check that the Python of the workers has all
+packages."""
 from __future__ import annotations
 
 import os
@@ -12,16 +12,16 @@ from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.client.errors import ClientError
 
 WORKER = 'PYTHON_WORKER_FACTORY_'
-"""The first part of the names of variables that Spark gives the environment of its Python workers."""
+"""The beginning of the names of the environment variables that Spark sets for its Python workers."""
 HIDE_TRACEBACK = 'SPARK_HIDE_TRACEBACK'
 
 
 class ColumnError(ValueError):
-    """A schema has an unknown column, or a column of another type."""
+    """A schema has an unknown column or a column with a wrong type."""
 
 
 class TimestampError(ValueError):
-    """A record has a timestamp that a column of Spark cannot hold."""
+    """A record has a timestamp that does not fit the timestamp type of Spark."""
 
 
 class MissingPackageError(Exception):
@@ -29,15 +29,16 @@ class MissingPackageError(Exception):
 
 
 EXPLAINED = (ConfigError, ColumnError, TimestampError, MissingPackageError, KafkaError, ClientError)
-"""Errors that say what was found and expected. Their cause is the user, a broker or the network."""
+"""The errors whose message says what was found and expected. They are caused by the user, a broker or the network."""
 
 
 @contextmanager
 def message_first(*more: type[Exception]) -> Iterator[None]:
-    """Make PySpark omit the traceback, which it prints above the message, of an `EXPLAINED` error or one of `more`.
+    """Make PySpark show only the message, without the traceback, if the block raises an `EXPLAINED` error or one of
+    `more`.
 
-    PySpark reads the variable from the environment of the worker. A worker process ends with its first error, so the
-    variable affects no other error. In a process that is no worker, this does nothing.
+    PySpark decides this by an environment variable of the worker process. A worker process ends with its first error,
+    so the variable affects no other error. In any other process, this function does nothing.
     """
     kinds: tuple[type[Exception], ...] = (*EXPLAINED, *more)
     try:
@@ -49,7 +50,7 @@ def message_first(*more: type[Exception]) -> Iterator[None]:
 
 
 def require_arrow() -> None:
-    """Raise MissingPackageError if this Python has no pyarrow, which PySpark needs for every Python source."""
+    """Raise MissingPackageError if this Python lacks pyarrow. PySpark needs pyarrow for every data source in Python."""
     if find_spec('pyarrow') is None:
         raise MissingPackageError("the Python of Spark's workers has no pyarrow; install it with: "
                                   f"{sys.executable} -m pip install 'kbroker[spark]'")

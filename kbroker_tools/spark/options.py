@@ -1,4 +1,4 @@
-"""The options of `format("kbroker")`. An option that Spark's Kafka connector also has keeps its name."""
+"""The options of `format("kbroker")`. An option that Spark's Kafka connector has too has the same name here."""
 from __future__ import annotations
 
 import json
@@ -23,7 +23,7 @@ EARLIEST = -2
 LATEST = -1
 MIB = 1024 * 1024
 MOST = 2**63 - 1
-"""The largest offset and time, and the largest number that Spark has."""
+"""The largest offset, the largest time, and the largest number in Spark."""
 TIMES = 'milliseconds since the epoch,'
 
 PROTECTED = {
@@ -40,7 +40,8 @@ WITHOUT_EFFECT = {
     'fetchoffset.numretries': 'set kafka.default.api.timeout.ms to bound the attempts',
     'fetchoffset.retryintervalms': 'set kafka.retry.backoff.ms for the pause between attempts',
 }
-"""Options of Spark's own connector that existing queries may set, with the reason why they have no effect here."""
+"""Maps options of Spark's own connector to the reason why they have no effect here. They are accepted because existing
+queries may set them."""
 CLIENT_SETTINGS = frozenset((
     'bootstrap.servers', 'client.id', 'isolation.level', 'security.protocol', 'request.timeout.ms',
     'default.api.timeout.ms', 'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms',
@@ -72,11 +73,12 @@ class Row(Option):
     """One option of a query."""
 
     place: str = ''
-    """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all queries."""
+    """The kind of query that may set the option: `path`, `broker`, `stream`, `batch` or `path batch`. '' if every query
+    may set it."""
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size in bytes: `128m`, `1g`, `65536`, in binary units as in Spark."""
+    """Parse a size such as `128m`, `1g` or `65536` to bytes. Units are binary, as in Spark."""
     match = re.fullmatch(r'([0-9]{1,19})\s*([kmgt]?)i?b?', text.strip().lower())
     size_bytes = 0 if match is None else int(match[1]) << {'': 0, 'k': 10, 'm': 20, 'g': 30, 't': 40}[match[2]]
     if not 0 < size_bytes <= MOST:
@@ -85,7 +87,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse a time to milliseconds: `15m`, `30s`, `100ms`. A bare number is milliseconds, as in Spark."""
+    """Parse a duration such as `15m`, `30s` or `100ms` to milliseconds. A number without a unit is in milliseconds, as
+    in Spark."""
     text = text.strip().lower()
     try:
         return duration_ms(f'{text}ms' if text.isdecimal() else text)
@@ -104,7 +107,8 @@ def _offsets(word: str) -> Callable[[str], str | dict[TopicPartition, int]]:
 
 
 def parse_partition_numbers(text: str, what: str) -> dict[TopicPartition, int]:
-    """Parse `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. Raise ValueError with the expected form."""
+    """Parse a text such as `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. Raise ValueError, which names
+    the expected form, if the text has another form."""
     expected = f'JSON such as {{"topic":{{"0":100}}}}, a number ({what}) for each partition'
     try:
         topics = json.loads(text)
@@ -175,7 +179,7 @@ def _directory(text: str) -> str:
 
 
 def _locations(text: str) -> list[str]:
-    """Parse the JSON that Spark makes of `load([...])`."""
+    """Parse the JSON text into which Spark converts the paths of `load([...])`."""
     try:
         found = json.loads(text)
         if not found or not all(isinstance(each, str) and each for each in found):
@@ -225,18 +229,19 @@ ROWS = (
     Row('minOffsetsPerTrigger', POSITIVE, None, 'stream'),
     Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'stream'),
 )
-"""The options. `docs/spark.md` describes them."""
+"""The options of a query. `docs/spark.md` describes them."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
 ALIASES = {'logdir': 'path', 'includetxn': 'includeTransactions'}
 IGNORED = {'checkpointlocation', 'queryname'}
-"""Options that Spark itself adds to those of a stream."""
+"""Options that Spark adds to the options of a stream."""
 OF_A_TABLE = 'provider'
-"""An option that Spark itself adds to those of CREATE TABLE."""
+"""An option that Spark adds to the options of CREATE TABLE."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The values of all options, by the names in `ROWS` in lower case. `kafka` has the client's settings."""
+    """The values of all options. Their keys are the names in `ROWS` in lower case. `kafka` has the settings of the
+    client."""
 
     values: dict[str, Any]
     given: frozenset[str]
@@ -257,7 +262,7 @@ class Options:
         return self.kafka.get('bootstrap.servers')
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether the options select this partition."""
+        """Return whether the options select the partition."""
         if self.is_given('assign'):
             return partition in self['assign'].get(topic, ())
         if self.is_given('subscribe'):
@@ -268,7 +273,8 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Parse and check the options. Raise OptionError, which names the option, the found value and the expected one."""
+    """Return the options after parsing and checking them. Raise OptionError, which names the option, the value that was
+    found and the value that was expected, if an option is wrong."""
     values = {row.name.lower(): row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
@@ -300,7 +306,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def _take_isolation(values: dict[str, Any], names: set[str], level: str | None) -> None:
-    """Apply `kafka.isolation.level`, which means the same as `isolation`."""
+    """Apply the option `kafka.isolation.level`, which has the same meaning as `isolation`."""
     if level is None:
         return
     found = BY_NAME['isolation'].value_of(level, 'kafka.isolation.level', OptionError)
@@ -319,10 +325,10 @@ def _client_setting(name: str, text: str) -> str:
 
 
 def client_options(file: Path | None) -> dict[str, str]:
-    """Return the settings of a client's file as options. Settings that the data source lacks, or sets itself, are
-    skipped.
+    """Return the settings in a client's settings file as options. A setting is skipped if the data source does not have
+    it or sets it itself.
 
-    Raise ConfigError, and OSError for a file that cannot be read.
+    Raise ConfigError if the file has a wrong line, and OSError if it cannot be read.
     """
     if file is None:
         return {}
@@ -335,7 +341,8 @@ def known_client_settings() -> list[str]:
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Return the end of a message that suggests the allowed name closest to `name`, or '' if no name is close."""
+    """Return the end of a message that suggests the allowed name closest to `name`. Return '' if no allowed name is
+    close."""
     return did_you_mean(name, [*allowed, 'kafka.bootstrap.servers'], ', ')
 
 
@@ -358,7 +365,7 @@ def _check_together(options: Options) -> None:
 
 
 def check_use(options: Options, *, is_stream: bool) -> None:
-    """Raise OptionError for an option that this kind of query does not have."""
+    """Raise OptionError if an option is given that this kind of query does not have."""
     if is_stream:
         _refuse(options, 'batch', 'it is for spark.read only')
     else:

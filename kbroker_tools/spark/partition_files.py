@@ -1,9 +1,9 @@
-"""One partition in files: its segments and the outcomes of the transactions in them.
+"""The files of one partition: its segments, and the outcomes of the transactions in them.
 
-Planning reads directory listings, the newest snapshot and the headers of the last segment, and nothing else of the log.
-The result is correct while a broker writes to the directory. Sizes are fixed first, then the snapshot is read, then the
-segment is walked, so the result is a state that existed. Below the last stable offset, only cleaning and retention
-change anything later.
+Planning reads directory listings, the newest snapshot and the headers of the last segment. It reads nothing else from
+the log. The result is correct even while a broker writes to the directory. The sizes of the files are fixed first, then
+the snapshot is read, and the segment is walked last. The result is therefore a state in which the log has been. Below
+the last stable offset, only cleaning and retention change the log later.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LISTINGS = 20
 SWAP_WAIT_S = 0.05
 NEVER_EXPIRES_MS = 0
 NO_OFFSET = 0x7fffffffffffffff
-"""An offset above all others."""
+"""A number that is larger than every offset."""
 
 _FILE = re.compile(r'(\d{20})\.(log|index|timeindex|txnindex|snapshot)')
 _DIRECTORY = re.compile(r'(.+)-(\d+)')
@@ -48,8 +48,8 @@ _INTERNAL_SUFFIX = re.compile(r'.*\.[0-9a-f]{32}-(delete|future|stray)')
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """Return topic and partition of `orders-0`. Return None for any other directory, and for one that is being
-    deleted."""
+    """Return (topic, partition) for the name of a partition directory: `orders-0` becomes ('orders', 0). Return None
+    for any other name, and for the name of a directory that is being deleted."""
     match = _DIRECTORY.fullmatch(name)
     if match is None or _INTERNAL_SUFFIX.fullmatch(name):
         return None
@@ -60,7 +60,7 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 class SegmentFiles:
     base_offset: int
     size_bytes: int
-    """The size of the log file in bytes when it was listed."""
+    """The size of the log file in bytes, when the directory was listed."""
     modified_ns: int
     has_index: bool
     has_time_index: bool
@@ -82,7 +82,8 @@ class PartitionFiles:
 
     @classmethod
     def list(cls, storage: Storage, topic: str, partition: int) -> PartitionFiles:
-        """List the files. Raise FileNotFoundError, OSError, or CorruptLogError if a broker died between two renames."""
+        """Return the files of a partition. Raise FileNotFoundError if there is no directory, OSError if it cannot be
+        listed, and CorruptLogError if a broker was killed between two renames."""
         found: dict[str, dict[int, FileFacts]] = {
             kind: {} for kind in ('log', 'index', 'timeindex', 'txnindex', 'snapshot')}
         for name, facts in _listed(storage).items():
@@ -97,12 +98,12 @@ class PartitionFiles:
 
 
 def _listed(storage: Storage) -> dict[str, FileFacts | None]:
-    """Return a listing that shows no swap or deletion of segments in progress.
+    """Return a listing of the directory in which no swap or deletion of segments is in progress.
 
-    A local directory is listed until two listings agree, because a single one may miss a file that is being renamed.
-    They must agree on transaction indexes too: a segment whose index is missed would show its aborted records. Segments
-    that only the later listing has are left out. Otherwise listings would never agree while a writer rolls segments
-    often.
+    A local directory is listed until two listings agree, because one listing may miss a file that is being renamed. The
+    listings must also agree on transaction indexes: without its index, a segment's aborted records would look
+    committed. Segments that only the later listing has are omitted. Otherwise the listings would never agree while a
+    writer often begins new segments.
     """
     before: set[tuple[int, str]] | None = None
     for _ in range(LISTINGS):
@@ -125,10 +126,11 @@ def _listed(storage: Storage) -> dict[str, FileFacts | None]:
 
 
 def _agreed_end(before: set[tuple[int, str]], now: set[tuple[int, str]]) -> int | None:
-    """Return the base offset of the last segment on which two listings agree; None if they disagree.
+    """Return the base offset of the last segment on which two listings agree. Return None if they disagree.
 
-    It is the last segment of the earlier listing. Its transaction index may be new, because its headers are read. The
-    segments below it were sealed before the later listing began, so they must have the same files in both.
+    This is the last segment of the earlier listing. Its transaction index may differ, because the headers of this
+    segment are read instead. All earlier segments were complete before the second listing began, so both listings must
+    show the same files for them.
     """
     end = max((base for base, kind in before if kind == 'log'), default=NO_OFFSET)
     sealed, sealed_now = ({each for each in listing if each[0] < end} for listing in (before, now))
@@ -137,23 +139,25 @@ def _agreed_end(before: set[tuple[int, str]], now: set[tuple[int, str]]) -> int 
 
 @dataclass
 class PartitionState:
-    """The offsets of a partition, and the transactions that a reader needs."""
+    """The offsets of a partition, and its transactions as far as a reader needs them."""
 
     files: PartitionFiles
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int
     open: dict[int, int]
-    """The first offsets of the open transactions, by producer id."""
+    """Maps the producer id of each open transaction to its first offset."""
     tail_aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(producer id, first offset, marker's offset) of each abort marker from `walked_from` on."""
+    """(producer id, first offset, offset of the marker) of each aborted transaction whose marker is at or above
+    `walked_from`."""
     walked_from: int = 0
-    """The offset from which headers were read instead of indexes."""
+    """The offset at which the walk over the headers began. Below it, transaction indexes show the aborted
+    transactions."""
     producers: list[ActiveProducer] = field(default_factory=list)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
-        """Return the aborted transactions in [start_offset, end_offset). Those below `walked_from` come from the
-        indexes."""
+        """Return the aborted transactions in [start_offset, end_offset). Transaction indexes show those whose markers
+        are below `walked_from`."""
         found = []
         for segment, following in pairwise([*self.files.segments, None]):
             assert segment is not None
@@ -169,7 +173,8 @@ class PartitionState:
 
 
 def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, int, int]]:
-    """Return (producer id, first offset, last offset, last stable offset) of each entry. Raise CorruptLogError."""
+    """Return (producer id, first offset, last offset, last stable offset) of each entry in a transaction index. Raise
+    CorruptLogError if an entry has an unknown version."""
     data = storage.read(name)
     rows = []
     for number, (version, *fields) in enumerate(whole_entries(TRANSACTION_ENTRY, data)):
@@ -183,10 +188,11 @@ def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, 
 
 
 class Tail:
-    """A walk over the end of a partition, batch by batch. `advance` continues where the last call stopped."""
+    """A walk over the end of a partition, batch by batch. Each call of `advance` continues where the previous call
+    stopped."""
 
     def __init__(self, *, verify_transaction_index: bool = False):
-        """With `verify_transaction_index` the whole partition is walked and no index is needed."""
+        """With `verify_transaction_index`, the whole partition is walked and no transaction index is used."""
         self._verify = verify_transaction_index
         self._may_skim = True
         self._begin_anew()
@@ -201,16 +207,18 @@ class Tail:
 
     def advance(self, files: PartitionFiles, log_start_offset: int = 0,
                 recovery_point: int | None = None) -> PartitionState:
-        """Return the partition's offsets and transactions, as its files have them now.
+        """Return the offsets and transactions that the files of the partition show now.
 
         `log_start_offset` comes from the checkpoint. After an unclean stop, segments at or above `recovery_point` are
-        walked without their indexes. Raise CorruptLogError or OSError. A FileNotFoundError means that a segment was
-        deleted after the listing: the caller must list the files and advance again.
+        walked without their indexes.
+
+        Raise CorruptLogError or OSError if a file cannot be read. If a FileNotFoundError is raised, a segment was
+        deleted after the listing. The caller must then list the files and call `advance` again.
         """
         if not files.segments:
             return PartitionState(files, log_start_offset, log_start_offset, log_start_offset, {})
         last = files.segments[-1]
-        # Only the last segment cannot have been compacted since the last call.
+        # Only the last segment is certain not to have been compacted since the last call.
         if self._segment_base != last.base_offset or last.size_bytes < self._position:
             self._begin_anew()
             self._start(files, recovery_point)
@@ -259,7 +267,8 @@ class Tail:
 
 
 def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most: int) -> int:
-    """Load the newest valid snapshot up to `at_most`. Return its offset, or the start of the log without a snapshot."""
+    """Load the newest valid snapshot at or below `at_most`. Return its offset. Without a snapshot, return the start of
+    the log."""
     first = files.segments[0].base_offset
     for offset in reversed(files.snapshots):
         if first <= offset <= at_most:
@@ -274,10 +283,11 @@ def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most
 
 def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, walk: TailWalk, *,
                  may_skim: bool) -> int:
-    """Walk the segment from `position` on. Return the end of the last valid batch.
+    """Walk the batches of a segment, beginning at `position`. Return the end of the last valid batch.
 
-    A damaged batch is skipped; the reader of its records reports it. A batch longer than the file is an unfinished
-    write: the walk ends before it, as a broker's recovery does. After UnsoundTail, walk again without skimming.
+    A damaged batch is skipped; the reader of its records reports the damage. A batch that is longer than the file is an
+    unfinished write. The walk ends before it, as a broker's recovery does. After UnsoundTail, the caller must walk
+    again with `may_skim` False.
     """
     sound = position
     with files.storage.open(segment.name('log')) as file:
@@ -294,7 +304,8 @@ def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, wa
 
 def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk,
                   window_bytes: int) -> tuple[int, int]:
-    """Walk the complete batches from `position` on. Return the end of the last one, and that of the last valid one."""
+    """Walk the complete batches, beginning at `position`. Return (end of the last batch, end of the last valid
+    batch)."""
     size = window_bytes
     while position + HEADER_BYTES <= end:
         size = min(size, end - position)
@@ -313,10 +324,11 @@ def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk
 
 def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timestamp_ms: int, *,
                            is_sealed: bool) -> int | None:
-    """Return a position before which all records are older than `timestamp_ms`; None if the whole segment is older.
+    """Return a position before which all records are older than `timestamp_ms`. Return None if all records of the
+    segment are older.
 
-    The position comes from the indexes. An entry of the time index bounds the timestamps of all records up to its
-    offset. The last entry of a sealed segment bounds the whole segment.
+    The position comes from the indexes. An entry of the time index has the highest timestamp of all records up to its
+    offset. The last entry of a sealed segment has the highest timestamp in the whole segment.
     """
     try:
         if not segment.has_time_index or not segment.has_index:
@@ -342,10 +354,11 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
 
 
 def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = NO_OFFSET) -> int:
-    """Return the position of the next batch, after a damaged one, with a valid CRC and offsets in [low, high).
+    """Return the position of the next valid batch after a damaged one. A valid batch has a correct CRC, and offsets in
+    [low, high).
 
-    Return `end` if there is no such batch. The damaged batch's own length is tried first, because records may contain
-    batches.
+    Return `end` if there is no valid batch. The position after the damaged batch, by its own length, is tried first. A
+    search byte by byte could find a batch inside a record.
     """
     size = size_at(file, position, end)
     if size is not None and (position + size == end or _is_sound(file, position + size, end, low, high)):
@@ -365,7 +378,7 @@ def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = N
 
 
 def size_at(file: Any, position: int, end: int) -> int | None:
-    """Return the size in the batch's header; None for an invalid or incomplete header."""
+    """Return the size in the header of a batch. Return None if the header is invalid or incomplete."""
     data = file.read_at(min(HEADER_BYTES, max(0, end - position)), position)
     header = _header_or_none(data, 0)
     return None if header is None else header.size_bytes
@@ -396,7 +409,8 @@ def has_right_crc(header: BatchHeader, batch: memoryview) -> bool:
 
 
 def read_batches(file: Any, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, batch) between two positions, by large reads, as long as whole batches follow."""
+    """Yield (position, header, batch) for each batch between two positions, as long as whole batches follow. The file
+    is read in large parts."""
     window = memoryview(b'')
     window_at = position
     while position + HEADER_BYTES <= end:

@@ -1,8 +1,8 @@
-"""Hard links that keep segments for a query even if a broker deletes or compacts them.
+"""Hard links that keep the segments of a query when a broker deletes or compacts them.
 
-The links are in a directory next to the log directory, in the same file system. Nothing is copied. A folder inside the
-log directory would keep Apache Kafka from starting. PySpark does not report the end of a query, so the next query that
-pins removes links older than a day.
+The links are in a directory next to the log directory, in the same file system, so nothing is copied. They are not
+inside the log directory, because Apache Kafka does not start if it finds an unknown folder there. PySpark does not
+report the end of a query. The next query that pins segments therefore removes links that are more than a day old.
 """
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LOG_DIRECTORY_FILE = 'meta.properties'
 
 
 class SegmentChanged(Exception):
-    """A segment changed between the plan and the pin, so the caller must plan again."""
+    """A segment changed after the plan and before the pin. The caller must plan again."""
 
 
 def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
-    """Return the same ranges in links to their segments. Raise SegmentChanged, or OptionError if linking is not
-    possible."""
+    """Return the same ranges with links to their segments. Raise SegmentChanged if a segment has changed since the
+    plan, and OptionError if hard links are not possible."""
     directories: dict[Path, Path] = {}
     linked: dict[tuple[Storage, SegmentFiles], Storage] = {}
     for each in ranges:
@@ -45,7 +45,8 @@ def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
 
 
 def _beside(partition: Storage) -> Path:
-    """Return the directory for links: next to the log directory, or next to a partition that is in no log directory."""
+    """Return the directory for the links. It is next to the log directory, or next to the partition directory if the
+    partition is not in a log directory."""
     if not partition.is_local:
         raise OptionError('pin', f'found hardlink with {partition}, but only local paths have hard links')
     directory = Path(partition.location).resolve()
@@ -69,7 +70,7 @@ def _link(each: FileRange, directory: Path) -> Storage:
 
 
 def remove_expired(parent: Path, now_s: float | None = None) -> None:
-    """Remove other queries' pins that are more than a day old."""
+    """Remove the pins of earlier queries that are more than a day old."""
     oldest = (time.time() if now_s is None else now_s) - EXPIRY_S
     for directory in parent.glob(f'{PREFIX}*'):
         try:

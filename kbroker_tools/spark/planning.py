@@ -1,7 +1,7 @@
-"""The resolution of options to offsets, which are all fixed when the plan is made.
+"""The resolution of options to offsets. All offsets are fixed when the plan is made.
 
-A place (a log directory or a cluster) reports its partitions and their bounds. The options are resolved against them in
-the same way for both kinds of places.
+A place is a log directory or a cluster. It reports its partitions and their bounds, from which the options are
+resolved. This is the same for both kinds of places.
 """
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The readable part of a partition: from the log start to the last stable offset, or to the end that an option
-    sets."""
+    """The offsets of a partition that can be read: from the log start to the last stable offset, or to the end that an
+    option sets."""
 
     start_offset: int
     end_offset: int
 
 
 LocatedBatch = tuple[int | None, int | None, BatchHeader, memoryview]
-"""The segment's base offset, the position in it (both None if unknown), the header and the whole batch."""
+"""(base offset of the segment, position in the segment, header, whole batch). The first two are None if they are
+unknown."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The offsets of one partition to read, from `start_offset` up to, but not including, `end_offset`."""
+    """The offsets of one partition that a query reads. `end_offset` itself is not read."""
 
     topic: str
     partition: int
@@ -55,42 +56,43 @@ class Place(Protocol):
     def bounds(self, topic: str, partition: int) -> Bounds: ...
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Return the end of the offsets that any isolation level can read, which includes open transactions."""
+        """Return the end of the offsets that can be read with some isolation level. Open transactions are below it."""
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or after the time, or None."""
+        """Return the offset of the first record at or after the time. Return None if there is no such record."""
 
     def size_bytes(self, each: Slice) -> int:
-        """Return about how many bytes of the log a slice has."""
+        """Return the approximate number of bytes that a slice has in the log."""
 
     def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[Any]:
-        """Return the picklable tasks that read the slices, for `read_task`.
-
-        With `with_outcomes`, the tasks also provide the outcome of each transaction.
-        """
+        """Return tasks that read the slices. They can be pickled, and `read_task` runs them. With `with_outcomes`, the
+        tasks also provide the outcome of each transaction."""
 
     def pieces(self, topic: str, partition: int) -> list[Any]:
-        """Return the pieces of a whole partition for `batches`."""
+        """Return the pieces into which a partition is cut for `batches`."""
 
     def batches(self, topic: str, partition: int, piece: Any) -> Iterator[LocatedBatch]:
-        """Yield every batch of a piece, with markers and open transactions. A piece of None is the whole partition."""
+        """Yield every batch of a piece, including markers and open transactions. If `piece` is None, yield the batches
+        of the whole partition."""
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id; None if no topic has it, or if the ids are not known."""
+        """Return the name of the topic with this id. Return None if no topic has the id, or if the place does not know
+        topic ids."""
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """Return the producers. They have the attributes of `kbroker_tools.base.view.ProducerInfo`."""
+        """Return the producers of a partition. They have the attributes of `kbroker_tools.base.view.ProducerInfo`."""
 
     def aborted(self, topic: str, partition: int, piece: Any) -> list[tuple[int, int, int]]:
-        """Return (producer id, first offset, marker's offset) of the aborted transactions that are still in the log.
+        """Return (producer id, first offset, offset of the marker) of each aborted transaction that is still in the
+        log.
 
-        Only those that end in the piece are returned. A piece of None is the whole partition.
+        Only transactions whose markers are in the piece are returned. If `piece` is None, it is the whole partition.
         """
 
 
 def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[TopicPartition]:
-    """Return the selected partitions. Raise OptionError if none is selected, or if one is missing and not
-    `may_be_gone`."""
+    """Return the partitions that the options select. Raise OptionError if none is selected. Also raise it if a
+    partition is missing, unless `may_be_gone` is true."""
     present = place.partitions()
     chosen = [each for each in present if options.wants(*each)]
     if may_be_gone:
@@ -116,16 +118,16 @@ def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = Fal
 
 
 def named(partitions: Any) -> str:
-    """Return names as text: `a-0, a-1, b-0 and 20 more`."""
+    """Return the names of partitions as text, such as `a-0, a-1, b-0 and 20 more`."""
     names = [f'{topic}-{partition}' for topic, partition in sorted(partitions)]
     return ', '.join(names[:10]) + (f' and {len(names) - 10} more' if len(names) > 10 else '') or 'none'
 
 
 def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> list[Slice]:
-    """Return the slices that a batch query reads, and add wanted offsets that are gone to `skipped`.
+    """Return the slices that a batch query reads. Wanted offsets that are below the log start are added to `skipped`.
 
-    Timestamps take precedence over offsets, as in Spark's connector. A partition that the JSON does not name has the
-    default.
+    Timestamps take precedence over offsets, as in Spark's connector. If the JSON of an option does not name a
+    partition, the default applies to this partition.
     """
     chosen = chosen_partitions(place, options)
     check_named_partitions(options, chosen)
@@ -142,7 +144,7 @@ def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> l
 
 
 def _record_gone(options: Options, topic: str, partition: int, start: int, skipped: Skipped) -> None:
-    """With failOnDataLoss=false, record named offsets that are below the log start as lost."""
+    """With failOnDataLoss=false, record offsets as lost if the options name them and they are below the log start."""
     asked = options['startingOffsets']
     if not isinstance(asked, dict) or _timestamp(options, 'starting', topic, partition) is not None:
         return
@@ -155,7 +157,7 @@ def _record_gone(options: Options, topic: str, partition: int, start: int, skipp
 
 
 def check_named_partitions(options: Options, chosen: Sequence[TopicPartition]) -> None:
-    """Raise OptionError if a map of offsets or timestamps names a partition that is not read."""
+    """Raise OptionError if the JSON of an option has offsets or timestamps for a partition that is not read."""
     for option in ('startingOffsets', 'endingOffsets', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp'):
         if isinstance(options[option], dict):
             unknown = set(options[option]) - set(chosen)
@@ -167,7 +169,8 @@ def starting_offset(place: Place, options: Options, topic: str, partition: int, 
                     default: str) -> int:
     """Return the first offset to read.
 
-    With failOnDataLoss, raise OptionError for an offset below the log start or past its end."""
+    With failOnDataLoss, raise OptionError if the options name an offset that is below the log start or above the end.
+    """
     timestamp_ms = _timestamp(options, 'starting', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -192,7 +195,7 @@ def starting_offset(place: Place, options: Options, topic: str, partition: int, 
 
 
 def ending_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds) -> int:
-    """Return the end of the offsets to read. It is never above the end of the readable offsets."""
+    """Return the end of the offsets to read. It is at most the end of the offsets that can be read."""
     timestamp_ms = _timestamp(options, 'ending', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -223,10 +226,8 @@ def _number(asked: str | dict[TopicPartition, int], topic: str, partition: int, 
 
 
 def split_bytes(slices_bytes: int, options: Options) -> int:
-    """Return the bytes per task: `splitBytes`, or less if `minPartitions` needs more tasks.
-
-    If only `minPartitions` is given, it alone determines the number of tasks.
-    """
+    """Return the number of bytes for each task: `splitBytes`, or less if `minPartitions` requires more tasks. If only
+    `minPartitions` is given, it determines the number of tasks."""
     most: int = options['splitBytes']
     if not options['minPartitions']:
         return most

@@ -1,4 +1,4 @@
-"""The columns of `format("kbroker")`: those of Spark's Kafka source, and columns about transactions."""
+"""The columns of `format("kbroker")`: the columns of Spark's Kafka source, and columns about transactions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ class Field:
     name: str
     spark_type: str
     decoded: str | None
-    """The column of `kbroker.record.columns` that the column is made of; None if its value is constant in a
-    partition."""
+    """The column of `kbroker.record.columns` from which this column is made. None if all rows of a partition have the
+    same value."""
     group: str = ''
-    """The option that adds the column; '' for a column that each query has."""
+    """The option that adds this column. '' if every query has the column."""
 
 
 FIELDS = (
@@ -54,19 +54,20 @@ COMPRESSIONS = ('none', 'gzip', 'snappy', 'lz4', 'zstd', 'unknown', 'unknown', '
 
 
 def ddl(options: Options) -> str:
-    """Return the schema as DDL text for Spark."""
+    """Return the schema of a query as DDL text for Spark."""
     groups = {field.group for field in FIELDS if not field.group or options[field.group]}
     return ', '.join(f'`{field.name}` {field.spark_type}' for field in FIELDS if field.group in groups)
 
 
 def wanted_fields(schema: StructType) -> list[Field]:
-    """Return the columns of a schema, which the user may have narrowed, in its order. Raise ColumnError."""
+    """Return the fields for the columns of a schema, in the order of the schema. The user may have removed columns from
+    it. Raise ColumnError if a column is unknown or has a wrong type."""
     check_columns(schema, {field.name: field.spark_type for field in FIELDS})
     return [BY_NAME[column.name] for column in schema.fields]
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
-    """Raise ColumnError for an unknown column or a column of another type."""
+    """Raise ColumnError if a column is unknown or has a wrong type."""
     for column in schema.fields:
         expected = known.get(column.name)
         if expected is None:
@@ -77,7 +78,8 @@ def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
 
 
 class Assembler:
-    """A builder of Arrow batches of one partition from decoded columns. Constant columns are built once and sliced."""
+    """A builder of Arrow batches from the decoded columns of one partition. A column with the same value in all rows is
+    built once and sliced."""
 
     def __init__(self, fields: list[Field], topic: str, partition: int, timestamp_overflow: str = 'error'):
         import pyarrow as pa
@@ -91,7 +93,7 @@ class Assembler:
         self.schema = pa.schema([pa.field(field.name, arrow_type(field.spark_type, pa)) for field in fields])
 
     def batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
-        """Return one batch of a ColumnDecoder's columns."""
+        """Return an Arrow batch with `rows` rows from the columns of a ColumnDecoder."""
         arrays = [self._array(field, rows, columns) for field in self._fields]
         if not arrays:  # a count over no column at all
             return self._pa.RecordBatch.from_struct_array(self._pa.array([{}] * rows, self._pa.struct([])))
@@ -114,7 +116,7 @@ class Assembler:
 
 
 def arrow_type(text: str, pa: Any) -> Any:
-    """Return the type of Arrow for a type of Spark, which may be an array of structs."""
+    """Return the Arrow type for a Spark type in text form. The type may be an array of structs."""
     if text.startswith('array<struct<'):
         members = text.removeprefix('array<struct<').removesuffix('>>').split(',')
         pairs = [member.split(':') for member in members]
@@ -143,7 +145,7 @@ def _words(words: tuple[str | None, ...]) -> Callable[[Any, int, Any], Any]:
 
 
 def _texts(pa: Any, column: Any) -> Any:
-    """Return names as strings. Bytes that are not UTF-8 become U+FFFD, as in Spark's source for Kafka."""
+    """Return names as strings. Bytes that are not UTF-8 become U+FFFD, as in Spark's Kafka source."""
     found = _blobs(pa, column, pa.string())
     try:
         found.validate(full=True)

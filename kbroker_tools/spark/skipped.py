@@ -1,9 +1,10 @@
-"""Records that a query skipped, as lines of JSON in a directory that the driver and the executors share.
+"""Records that a query has skipped, stored as lines of JSON in a directory that the driver and the executors share.
 
-Spark accepts only rows from a Python source, and no counters. With the option `skippedTo`, the plan therefore writes a
-file, and each task that skipped records writes another one at its end. A file has a name that depends on its work only,
-so that work that runs twice counts once. In a stream the name begins with the micro-batch, because two micro-batches
-may share a batch of the log. All rows have all columns, so that a query always finds them.
+Spark accepts only rows from a data source in Python, but no counters. With the option `skippedTo`, the plan therefore
+writes a file. Each task that has skipped records also writes a file when it ends. The name of a file depends only on
+the work that wrote it, so work that runs twice is counted once. In a stream, the name begins with the micro-batch,
+because two micro-batches may read from the same batch of the log. Every row has all columns, so that a query always
+finds them.
 """
 from __future__ import annotations
 
@@ -23,23 +24,23 @@ PLAN = 'plan'
 
 @dataclass(frozen=True)
 class Loss:
-    """Lost or damaged records: some or all of a run of offsets."""
+    """A run of offsets in which some or all records are lost or damaged."""
 
     topic: str | None
     partition: int | None
     first_offset: int | None
     lost_offsets: int
     what: str | None
-    """A text about the loss. A row without a loss has None here and in other columns."""
+    """A description of the loss. In a row without a loss, this and other columns are None."""
 
 
 @dataclass
 class Skipped:
-    """The skipped records of one task or plan, or the sum of many."""
+    """The records that one task or plan has skipped, or the sum of several of these."""
 
     losses: list[Loss] = field(default_factory=list)
     aborted: Counter[TopicPartition] = field(default_factory=Counter)
-    """The number of skipped aborted transactions, by the partition of their markers."""
+    """The number of aborted transactions that were skipped, by the partition of their markers."""
 
     def lose(self, topic: str, partition: int, first_offset: int, end_offset: int, what: str) -> None:
         self.losses.append(Loss(topic, partition, first_offset, max(0, end_offset - first_offset), what))
@@ -61,8 +62,8 @@ class Skipped:
         self.aborted += other.aborted
 
     def write(self, directory: Path, name: str) -> None:
-        """Write the file `name`, which replaces that of an earlier attempt. Delete it if nothing was skipped. Raise
-        OSError."""
+        """Write the file `name`. It replaces the file of an earlier attempt. Delete the file if nothing was skipped.
+        Raise OSError if that fails."""
         rows = [{**asdict(loss), 'aborted_transactions': 0} for loss in self.losses]
         rows += [{**asdict(Loss(topic, partition, None, 0, None)), 'aborted_transactions': count}
                  for (topic, partition), count in sorted(self.aborted.items()) if count]
@@ -78,7 +79,7 @@ class Skipped:
 
     @classmethod
     def read(cls, directory: Path) -> Skipped:
-        """Return the sum of all files in the directory. Raise OSError."""
+        """Return the sum of all files in the directory. Raise OSError if a file cannot be read."""
         return cls.sum(json.loads(line) for path in sorted(directory.glob('*.json'))
                        for line in path.read_text('utf-8').splitlines())
 
@@ -95,8 +96,8 @@ class Skipped:
 
 
 def keep_only(directory: Path, prefix: str, names: Iterable[str]) -> None:
-    """Delete the files with this prefix, except those in `names`, which the present tasks will replace. Raise
-    OSError."""
+    """Delete the files whose names begin with the prefix, except those in `names`, which the new tasks will replace.
+    Raise OSError if that fails."""
     kept = {f'{name}.json' for name in names}
     for path in directory.glob(f'{prefix}*.json'):
         if path.name not in kept:

@@ -1,8 +1,10 @@
-"""The part of the data source that acts in a Spark driver: it makes `format("kbroker")` work without an activated venv.
+"""The start of the data source in a Spark driver. It makes `format("kbroker")` work without an activated virtual
+environment.
 
-Spark starts its Python workers as `PYSPARK_PYTHON`, or as the `python3` of PATH. A program that a virtual environment's
-Python runs thus gets workers of another Python, where kbroker is not installed. `kbroker_spark.pth` imports this module
-when Python starts. It adds a finder, which wraps functions of four PySpark modules when a program imports them:
+Spark starts its Python workers with the command in `PYSPARK_PYTHON`, or with the first `python3` in PATH. If the Python
+of a virtual environment runs the program, its workers may run another Python, in which kbroker is not installed.
+`kbroker_spark.pth` imports this module when Python starts. It adds a finder, which wraps functions of four PySpark
+modules when a program imports them:
 
 * `launch_gateway` starts the JVM. Before it does, PYSPARK_PYTHON is set to the Python of the program, unless a setting
   names another or a remote cluster runs the tasks. `SparkContext` may have the name of that cluster as an argument.
@@ -27,11 +29,11 @@ SOURCE = 'kbroker'
 PYTHON_SETTINGS = ('spark.pyspark.python', 'spark.pyspark.driver.python')
 MASTER_SETTING = 'spark.master'
 ARGUMENTS: dict[str, str] = {}
-"""A setting with the master that the program passed to `SparkContext` as an argument."""
+"""The name of a setting for the master that the program passed to `SparkContext` as an argument."""
 
 
 class Loader:
-    """The loader of a module, and a function that is called with the module after it is loaded."""
+    """The loader of a module. After the module is loaded, it calls a function with the module."""
 
     def __init__(self, loader: Any, after: Callable[[ModuleType], None]):
         self._loader = loader
@@ -50,7 +52,7 @@ class Loader:
 
 
 class Finder:
-    """A finder on `sys.meta_path` that wraps functions of PySpark's modules. It finds no other modules."""
+    """A finder on `sys.meta_path` that wraps functions of some PySpark modules. It ignores all other modules."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         wrap = WRAPPED.get(name)
@@ -79,9 +81,10 @@ def wrap_launch(module: Any) -> None:
 
 
 def wrap_context(module: Any) -> None:
-    """Make `SparkContext` store its argument `master`, which `launch_gateway` does not receive.
+    """Make `SparkContext` store its argument `master`, because `launch_gateway` does not receive it.
 
-    Spark shows the caller of `__init__` to the user, so that must not be a wrapper. `__new__` runs before it.
+    Spark shows the user which code called `__init__`, so `__init__` must not be wrapped. `__new__` runs before it and
+    is wrapped.
     """
     def __new__(cls: Any, master: Any = None, *_others: Any, **_named: Any) -> Any:
         ARGUMENTS.clear()
@@ -93,7 +96,7 @@ def wrap_context(module: Any) -> None:
 
 
 def wrap_formats(module: Any) -> None:
-    """Wrap `format` of the readers and writers in the module."""
+    """Wrap the method `format` of the readers and writers in the module."""
     for name in ('DataFrameReader', 'DataFrameWriter', 'DataStreamReader', 'DataStreamWriter'):
         if name in vars(module):
             _wrap_format(vars(module)[name])
@@ -113,9 +116,11 @@ def _wrap_format(kind: Any) -> None:
 
 
 def choose_python(conf: dict[str, str]) -> None:
-    """Set PYSPARK_PYTHON to the Python of this program and print a line, if the workers would run another Python.
+    """Set PYSPARK_PYTHON to the Python of this program, and print a line about it, if the workers would otherwise run
+    another Python.
 
-    PYSPARK_PYTHON is not changed if a setting names a Python, the JVM runs already, or the tasks run on other machines.
+    PYSPARK_PYTHON does not change if a setting names a Python, if the JVM is already running, or if the tasks run on
+    other machines.
     """
     if os.environ.get('PYSPARK_PYTHON') or 'PYSPARK_GATEWAY_PORT' in os.environ or not sys.executable:
         return
@@ -131,7 +136,8 @@ def choose_python(conf: dict[str, str]) -> None:
 
 
 def settings(conf: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings of the program, of PYSPARK_SUBMIT_ARGS and MASTER, and of Spark's file of defaults."""
+    """Yield the (name, value) pairs of Spark settings. They come from the program, from PYSPARK_SUBMIT_ARGS and MASTER,
+    and from Spark's file of defaults."""
     import shlex
     yield from conf.items()
     if 'MASTER' in os.environ:
@@ -159,7 +165,7 @@ def settings(conf: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def default_file() -> str:
-    """Return the path of Spark's file of defaults, which need not exist."""
+    """Return the path of Spark's file of defaults. The file may not exist."""
     directory = os.environ.get('SPARK_CONF_DIR')
     if directory is None:
         from importlib.util import find_spec
@@ -170,7 +176,7 @@ def default_file() -> str:
 
 
 def properties_of(file: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a properties file, or nothing if the file cannot be read."""
+    """Yield the (name, value) pairs in a properties file. Yield nothing if the file cannot be read."""
     import re
     try:
         with open(file, encoding='utf-8', errors='replace') as opened:
@@ -184,7 +190,8 @@ def properties_of(file: str) -> Iterator[tuple[str, str]]:
 
 
 def is_this_python(command: str) -> bool:
-    """Return whether a command, by path or by its name in PATH, is the Python of this program and its environment."""
+    """Return whether a command, given as a path or a name in PATH, runs the same Python and environment as this
+    program."""
     from shutil import which
     found = which(command)
     if found is None:
@@ -194,7 +201,8 @@ def is_this_python(command: str) -> bool:
 
 
 def ensure_source(session: Any) -> None:
-    """Register the source if Spark did not find it. Raise PySparkRuntimeError if the workers' Python lacks it."""
+    """Register the data source if Spark has not found it. Raise PySparkRuntimeError if the Python of the workers lacks
+    kbroker."""
     if session._jsparkSession.sessionState().dataSourceManager().dataSourceExists(SOURCE):
         return
     python = session.sparkContext.pythonExec
@@ -215,10 +223,10 @@ WRAPPED: dict[str, Callable[[Any], None]] = {
     'pyspark.sql.readwriter': wrap_formats,
     'pyspark.sql.streaming.readwriter': wrap_formats,
 }
-"""Functions to call with modules of PySpark right after they are loaded."""
+"""Maps the names of PySpark modules to the functions that are called with them after they are loaded."""
 
 
 def install() -> None:
-    """Add the finder, once in a process."""
+    """Add the finder to `sys.meta_path`, once per process."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())

@@ -1,4 +1,5 @@
-"""The read-only files of a log directory, at any place that pyarrow can open: the local disk, S3, HDFS or GCS."""
+"""The files of a log directory, for reading only. The directory can be in any place that pyarrow opens: the local disk,
+S3, HDFS or GCS."""
 from __future__ import annotations
 
 import os
@@ -17,39 +18,40 @@ class FileFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Storage:
-    """A directory by its path or URI. It is picklable, and a task opens it on its own machine.
+    """A directory, given by its path or URI. It can be pickled, and each task opens it on its own machine.
 
-    Methods raise FileNotFoundError for missing files and OSError for unreadable ones.
+    Methods raise FileNotFoundError if a file is missing, and OSError if it cannot be read.
     """
 
     location: str
 
     @classmethod
     def at(cls, location: str) -> Storage:
-        """Return the storage for a location from the user. A slash at its end is removed, and a local path is made
-        absolute."""
+        """Return the storage for a location that the user has named. A slash at the end is removed, and a local path is
+        made absolute."""
         storage = cls(location)
         return cls(os.path.abspath(location)) if storage.is_local else cls(''.join(storage._parts))
 
     @property
     def is_local(self) -> bool:
-        """Return True if the location is a path, not a URI."""
+        """Return True if the location is a path and not a URI."""
         return '://' not in self.location
 
     @property
     def is_on_disk(self) -> bool:
-        """Return True if its files are in a file system of this machine. The location may be a path or a URI."""
+        """Return True if the files are in a file system of this machine. The location may be a path or a URI."""
         return self.is_local or self.location.startswith('file:')
 
     @property
     def window_bytes(self) -> int:
-        """Return the size of one sequential read: it fits the CPU cache, or is large enough for a request to another
-        machine."""
+        """Return the size in bytes of one sequential read. On this machine, it fits the CPU cache. For another machine,
+        it is large enough for one request."""
         return 256 * 1024 if self.is_local else 8 * 1024 * 1024
 
     @property
     def _parts(self) -> tuple[str, str]:
-        """Return the location up to its last name, and the query of a URI (for S3, the endpoint and so on)."""
+        """Return two parts of the location: the text up to the last name, and the query of a URI. The query may have
+        the endpoint of S3."""
         path, mark, query = (self.location, '', '') if self.is_local else self.location.partition('?')
         return path.rstrip('/') or '/', mark + query
 
@@ -72,11 +74,11 @@ class Storage:
         return {'location': self.location}
 
     def __str__(self) -> str:
-        """Return the location for messages, without the passwords and endpoints of a URI."""
+        """Return the location as text for messages. The passwords and endpoints in a URI are omitted."""
         return re.sub(r'://[^/]*@', '://', self._parts[0])
 
     def path(self, name: str) -> str:
-        """Return the path of a file in this directory, for messages."""
+        """Return the path of a file in this directory as text for messages."""
         return f'{str(self).rstrip("/")}/{name}'
 
     def child(self, name: str) -> Storage:
@@ -85,7 +87,7 @@ class Storage:
         return Storage(f'{path.rstrip("/")}/{name}{query}')
 
     def list(self) -> dict[str, FileFacts | None]:
-        """Return the files by name. A directory has None."""
+        """Return {name: facts} for the files in the directory. The facts of a subdirectory are None."""
         if self.is_local:
             with os.scandir(self.location) as entries:
                 return {entry.name: _facts(entry.stat) for entry in entries}
@@ -95,9 +97,11 @@ class Storage:
         return {entry.base_name: _found_facts(entry) for entry in found}
 
     def facts(self, name: str) -> FileFacts | None:
-        """Return size and time of one file as a listing has them; None if there is no such file.
+        """Return the size and modification time of one file, exactly as `list` returns them. Return None if the file
+        does not exist.
 
-        On this machine the directory is not listed. Object stores round the time of a single object to seconds.
+        For another machine, the directory is listed, because object stores round the time of a single object to
+        seconds.
         """
         if self.is_local:
             return _facts(partial(os.stat, os.path.join(self.location, name)))
@@ -107,21 +111,22 @@ class Storage:
         return _found_facts(filesystem.get_file_info(f'{root}/{name}'))
 
     def open(self, name: str) -> Any:
-        """Open a file for `read_at(size, position)` and `window`."""
+        """Open a file. The file has the method `read_at(size, position)`, and can be passed to `window`."""
         if self.is_local:
             return LocalFile(os.path.join(self.location, name))
         filesystem, root = self._opened
         return filesystem.open_input_file(f'{root}/{name}')
 
     def read(self, name: str) -> bytes:
-        """Read a whole small file."""
+        """Return the content of a small file."""
         with self.open(name) as file:
             data: bytes = file.read()
         return data
 
 
 def _facts(status: Callable[[], os.stat_result]) -> FileFacts | None:
-    """Return size and time of a regular file; None for anything else."""
+    """Return the size and modification time of a regular file. Return None if it does not exist or is not a regular
+    file."""
     try:
         found = status()
     except FileNotFoundError:  # deleted after the listing, or a broken link
@@ -134,7 +139,7 @@ def _found_facts(found: Any) -> FileFacts | None:
 
 
 class LocalFile:
-    """A local file with those methods of pyarrow's files that are used here. It reads into one buffer."""
+    """A local file. It has those methods of pyarrow's files that this package uses. It reads into one buffer."""
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -165,5 +170,6 @@ class LocalFile:
 
 
 def window(file: Any, size: int, position: int) -> memoryview:
-    """Return bytes of an open file, fewer at its end. They are valid until the next call for this file."""
+    """Return up to `size` bytes of an open file; only its end has fewer. They are valid until the next call for this
+    file."""
     return file.window(size, position) if isinstance(file, LocalFile) else memoryview(file.read_at(size, position))

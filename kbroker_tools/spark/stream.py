@@ -1,7 +1,8 @@
-"""`spark.readStream.format("kbroker")`: micro-batches between last stable offsets.
+"""Streaming queries, `spark.readStream.format("kbroker")`. A micro-batch reads from one last stable offset to a later
+one.
 
-Offsets have the form of Spark's own connector, {"topic":{"0":23}}, which is readable in a checkpoint. A repeated
-micro-batch returns the same rows, because below the last stable offset only retention and compaction change anything.
+Offsets have the form {"topic":{"0":23}}, as in Spark's own connector, which is readable in a checkpoint. A repeated
+micro-batch returns the same rows, because below the last stable offset only retention and compaction change the log.
 """
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ Offsets = dict[TopicPartition, int]
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return the offsets in Spark's form, sorted."""
+    """Return the offsets as {topic: {partition: offset}}, the form of Spark's connector. Topics and partitions are
+    sorted."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -61,8 +63,8 @@ def from_json(offsets: dict[str, dict[str, int]]) -> Offsets:
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a streaming query, in a Python process that runs next to the driver. It keeps the place and
-    refreshes it."""
+    """The reader of a streaming query. It runs in a Python process next to the driver. It keeps its place and refreshes
+    it."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -94,7 +96,8 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @message_first(DataLossError)
     def latestOffset(self, start: dict[str, dict[str, int]] | None = None,
                      limit: ReadLimit | None = None) -> dict[str, dict[str, int]]:
-        """Return the end of the next micro-batch, which is not below `start` and within the limits."""
+        """Return the end of the next micro-batch. It is not below `start`, and within the limits that the options
+        set."""
         begin = from_json(start or self.initialOffset())
         place = self._refreshed_place()
         ends = self._target if self._target is not None else self._ends(place)
@@ -112,7 +115,8 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({**begin, **{each: max(end, begin.get(each, end)) for each, end in reached.items()}})
 
     def _waits_for_more(self, slices: list[Slice]) -> bool:
-        """Return whether to wait for minOffsetsPerTrigger, at most maxTriggerDelay after the last micro-batch.
+        """Return whether the next micro-batch waits because fewer than minOffsetsPerTrigger offsets are new. It waits
+        at most maxTriggerDelay after the previous micro-batch.
 
         The first micro-batch does not wait.
         """
@@ -128,12 +132,13 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @message_first(DataLossError)
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:
-        """Return the readable ends, for progress reports."""
+        """Return the ends of the offsets that can be read. Spark shows them in progress reports."""
         return to_json(self._ends(self._refreshed_place()))
 
     @message_first(DataLossError)
     def prepareForTriggerAvailableNow(self) -> None:
-        """Store the ends without checks: a micro-batch from before the restart must not fail here."""
+        """Store the present ends of the partitions. They are not checked, because a micro-batch that was planned before
+        the restart must not fail here."""
         self._target = self._ends(self._refreshed_place())
 
     def _ends(self, place: Place) -> Offsets:
@@ -141,7 +146,8 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for each in chosen_partitions(place, self.options, may_be_gone=True)}
 
     def _check_ends(self, begin: Offsets, ends: Offsets) -> None:
-        """Raise DataLossError if records that were read are gone, because unread ones may be gone too."""
+        """Raise DataLossError if a partition is gone or now ends below the offset up to which it was read. In both
+        cases, records that were not yet read may be lost."""
         if not self.options['failOnDataLoss']:
             return
         gone = begin.keys() - ends.keys()
@@ -173,7 +179,8 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(each) for each in named_tasks]
 
     def _slices(self, place: Place, begin: Offsets, ends: Offsets, skipped: Skipped) -> Iterator[Slice]:
-        """Yield the existing offsets of a micro-batch, and add the missing ones to `skipped`. Raise DataLossError."""
+        """Yield the slices of a micro-batch that still exist. Offsets that no longer exist are added to `skipped`, or
+        DataLossError is raised."""
         present = set(place.partitions())
         for each, end_offset in sorted(ends.items()):
             if each not in present:
@@ -203,9 +210,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning('%s. This was skipped', text)
 
     def _write_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
-        """Write the records that were lost before any task began into `skippedTo`. Raise OSError.
+        """Write the records that were lost before the tasks began into `skippedTo`. Raise OSError if that fails.
 
-        An earlier attempt at the micro-batch may have had other tasks. Their files are deleted.
+        An earlier attempt at this micro-batch may have had other tasks. The files of these tasks are deleted.
         """
         if self.options['skippedTo'] is not None:
             keep_only(Path(self.options['skippedTo']), batch, tasks)
@@ -219,18 +226,20 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
-    """Return a name for a micro-batch that depends only on its offsets: a repeated micro-batch has the same name."""
+    """Return a name for a micro-batch. The name depends only on the offsets, so a repeated micro-batch has the same
+    name."""
     return hashlib.sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def limited_by_offsets(slices: list[Slice], most: int) -> list[Slice]:
-    """Limit the slices to about `most` offsets, in proportion to lag. Each partition with a lag gets at least one."""
+    """Limit the slices to about `most` offsets in total. Each slice is cut in proportion to its lag, but has at least
+    one offset."""
     total = sum(max(0, each.end_offset - each.start_offset) for each in slices)
     return slices if total <= most else [_shortened(each, most / total) for each in slices]
 
 
 def limited_by_bytes(slices: list[Slice], sizes: list[int], most: int) -> list[Slice]:
-    """Limit the slices to about `most` bytes. `sizes` are the slices' sizes in bytes."""
+    """Limit the slices to about `most` bytes in total. `sizes` has the size of each slice in bytes."""
     total = sum(sizes)
     return slices if total <= most else [_shortened(each, most / total) for each in slices]
 

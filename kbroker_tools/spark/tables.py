@@ -1,7 +1,8 @@
-"""`option("table", ...)`: tables about the log. A task reads many partitions or, for `batches`, a piece of one.
+"""The tables about the log that `option("table", ...)` selects. A task reads many partitions. For the table `batches`,
+it may read only a piece of a partition.
 
-Tables have few and small rows compared to records, so they are built in Python. Most of the time is spent on reading
-headers.
+Compared to records, the rows of tables are few and small. They are therefore built in Python. Most of the time of a
+task is spent on reading headers.
 """
 from __future__ import annotations
 
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8
-"""The default of minPartitions for a table. Each cut through a partition adds a task.
+"""The default of minPartitions for a table. Cutting a partition into pieces adds one task for each cut.
 
 More tasks would cost more time than they save, because most partitions are small.
 """
 BYTES_OF_A_TASK = 1024 * 1024
-"""The least bytes of a coordinator's partitions that are worth a task of their own. Their rows are replayed one by
-one."""
+"""The least number of bytes for which a task of its own is worthwhile, if a table is read from a coordinator's topic.
+The rows of these topics are replayed one by one."""
 DELETE_HORIZON_BIT = 0x40
 
 PARTITION = 'topic string, partition int'
@@ -75,14 +76,15 @@ SCHEMAS = {
 }
 BY_COORDINATOR = {'transactions': (TRANSACTION_STATE,), 'transaction_history': (TRANSACTION_STATE,),
                   'offsets': (CONSUMER_OFFSETS, SHARE_GROUP_STATE), 'groups': (CONSUMER_OFFSETS,)}
-"""The topics whose rows make up a table."""
+"""Maps the name of a table to the coordinators' topics from which it is read."""
 
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class TablePiece:
-    """A partition of a topic or of its coordinator. With `piece`, it is a part of the partition."""
+    """A partition of a topic, or of a coordinator's topic. If `piece` is not None, it is only a part of the
+    partition."""
 
     topic: str
     partition: int
@@ -90,7 +92,7 @@ class TablePiece:
 
 
 class TableReader(DataSourceReader):
-    """The reader of a table other than `records`. A query sees the log in its state when the tasks run."""
+    """The reader of any table except `records`. A query shows the log as it is when the tasks run."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -111,7 +113,8 @@ class TableReader(DataSourceReader):
         return [TaskPartition(tuple(pieces[number::tasks])) for number in range(tasks)]
 
     def _packed(self, place: Place, topics: tuple[str, ...], least: int | None) -> list[tuple[TablePiece, ...]]:
-        """Pack a coordinator's partitions, most of which are empty, into tasks of about equally many bytes."""
+        """Distribute the partitions of a coordinator's topic over tasks with about equal numbers of bytes. Most of
+        these partitions are empty."""
         sized = [(sum(part.size_bytes for part in place.pieces(*each)), TablePiece(*each))
                  for each in place.partitions() if each[0] in topics]
         sized = sorted((each for each in sized if each[0]), key=lambda each: each[0], reverse=True)
@@ -154,7 +157,7 @@ class TableReader(DataSourceReader):
 
 
 def split_columns(ddl: str) -> list[str]:
-    """Split `a int, b array<struct<c:int,d:int>>` at the commas outside of angle brackets."""
+    """Split DDL text such as `a int, b array<struct<c:int,d:int>>` at the commas outside of angle brackets."""
     columns, depth = [''], 0
     for character in ddl:
         depth += {'<': 1, '>': -1}.get(character, 0)
@@ -230,8 +233,8 @@ def offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def _share_offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
-    """Yield the offsets at which share groups begin. Their lag reaches to the high watermark, whatever the query may
-    read."""
+    """Yield the offsets from which share groups read. The lag is counted to the high watermark, even if the query reads
+    less."""
     states: dict[ShareKey, ShareState] = {}
     replay_share_states(_plain(place, piece), None, states)
     present = set(place.partitions())
@@ -280,7 +283,7 @@ def _plain(place: Place, piece: TablePiece) -> Iterator[tuple[BatchHeader, memor
 
 
 def _time(timestamp_ms: int | None) -> int | None:
-    """Return the time in milliseconds; None for a missing time."""
+    """Return a time in milliseconds. Return None if the time is missing."""
     return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
 

@@ -1,9 +1,10 @@
-"""A walk over the end of a partition, batch by batch, which finds its end and the outcomes of its transactions.
+"""A walk over the end of a partition, batch by batch. It finds the end of the log and the outcomes of transactions.
 
-Planning waits only for this walk, so partitions are walked in parallel, mostly without the GIL. If one producer wrote a
-run of batches without interruption, only the first and the last batch of the run are replayed. The first opens a
-transaction, and the last has the last sequence and timestamp. `skim` reads only these two and the headers of the
-batches between them. `feed` reads every byte, and so finds every damaged batch.
+The plan of a query waits for this walk. Partitions are therefore walked in parallel, mostly without the GIL. A run is a
+sequence of batches by one producer that no other producer interrupts. Only the first and the last batch of a run are
+replayed: the first opens a transaction, and the last has the last sequence number and timestamp. `skim` reads only
+these two batches and the headers of the batches between them. `feed` reads every byte and therefore finds every damaged
+batch.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -31,7 +32,7 @@ cdef enum:
 
 
 class UnsoundTail(Exception):
-    """A batch is damaged, or below an earlier one, so that `feed` has to read all batches."""
+    """A batch is damaged, or its offsets are below those of a previous batch. `feed` must read all batches."""
 
 
 cdef struct Run:
@@ -54,7 +55,7 @@ cdef struct Window:
 
 
 cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end) noexcept nogil:
-    """Return the header at a position, or NULL if the file ends before the end of the header."""
+    """Return the header of the batch at `position`. Return NULL if the file ends before the end of the header."""
     cdef ssize_t size
     if position < window.start or position + HEADER_BYTES > window.end:
         while window.asked_to < min(file_end, position + AHEAD_BYTES):
@@ -68,10 +69,10 @@ cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end
 
 
 cdef class TailWalk:
-    """A walk. `next_offset` is the offset after the last valid batch.
+    """A walk over batches. `next_offset` is the offset after the last valid batch.
 
     `replay`, such as `ProducerStateTable.replay_batch`, is called with the batches at or above `replay_from`. A batch
-    that is damaged, or below an earlier one, is skipped.
+    is skipped if it is damaged, or if its offsets are below those of a previous batch.
     """
     cdef readonly int64_t next_offset
     cdef readonly int64_t replayed_to    # the offset after the last batch at or above `replay_from`, or -1
@@ -86,7 +87,7 @@ cdef class TailWalk:
         self.replay = replay
 
     def feed(self, data):
-        """Walk the complete batches at the beginning of `data`. Return their size in bytes."""
+        """Walk the complete batches at the beginning of `data`. Return the size of these batches in bytes."""
         cdef Py_buffer view
         cdef Run run
         cdef Py_ssize_t position = 0
@@ -106,10 +107,10 @@ cdef class TailWalk:
             PyBuffer_Release(&view)
 
     def skim(self, int fd, int64_t position, int64_t end):
-        """Walk the complete batches of an open file between two positions. Return the position after the last one.
+        """Walk the complete batches between two positions of an open file. Return the position after the last batch.
 
         Markers, the first and the last batch of each run, and the last batch of the file are read completely and
-        checked. Raise UnsoundTail if one of them is damaged, and OSError.
+        checked. Raise UnsoundTail if one of them is damaged, and OSError if the file cannot be read.
         """
         cdef Window window
         cdef BatchFields fields
@@ -138,8 +139,8 @@ cdef class TailWalk:
 
     cdef bint skim_run(self, Window *window, int64_t *position, int64_t end, Run *run, BatchFields *fields,
                        int64_t *last_size) except -1 nogil:
-        """Walk to the first batch of the next run and return True. Without another run, walk past the last batch and
-        return False."""
+        """Walk to the first batch of the next run and return True. If there is no other run, walk past the last batch
+        and return False."""
         cdef const uint8_t *header
         cdef int64_t batch_bytes
         while True:
@@ -169,7 +170,8 @@ cdef class TailWalk:
             self.replayed_to = self.next_offset
 
     cdef Py_ssize_t next_run(self, const uint8_t *data, Py_ssize_t size, Py_ssize_t position, Run *run) noexcept nogil:
-        """Walk past the next run of a producer. If no run follows, `first_size` is 0 and the walk is over."""
+        """Walk past the next run. If no run follows, `run.first_size` is 0 and the walk has ended. Return the position
+        that the walk has reached."""
         cdef BatchFields fields
         cdef int64_t batch_bytes
         run.first_size = 0
@@ -201,7 +203,8 @@ cdef class TailWalk:
 
 
 cdef object sound_batch(int fd, int64_t position, int64_t size):
-    """Return a complete batch of a file. Raise UnsoundTail or OSError."""
+    """Return the complete batch at a position of a file. Raise UnsoundTail if it is damaged, and OSError if it cannot
+    be read."""
     cdef BatchFields fields
     cdef bytes batch = os.pread(fd, size, position)
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(batch)

@@ -1,4 +1,4 @@
-"""The work of tasks, which the readers of records, streams and tables share."""
+"""The work of tasks. The readers of records, streams and tables share this module."""
 from __future__ import annotations
 
 import gc
@@ -28,7 +28,7 @@ class TaskPartition(InputPartition):
 
 
 def open_place(options: Options) -> Place:
-    """Open the log directories or the cluster that the options name."""
+    """Return the place that the options name: log directories or a cluster."""
     if options.bootstrap_servers is None:
         from kbroker_tools.spark.file_place import FilePlace
         return FilePlace(options)
@@ -37,7 +37,8 @@ def open_place(options: Options) -> Place:
 
 
 def read_task(task: Any, name: str, fields: list[Field], options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, then write the skipped records under `name`. Raise OSError."""
+    """Yield the rows of one task. Then write the records that it skipped to the file `name`. Raise OSError if that
+    fails."""
     freeze_imports()
     skipped = Skipped()
     with message_first(DataLossError):
@@ -49,16 +50,18 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
 
 @cache
 def freeze_imports() -> None:
-    """Exclude all objects imported so far from garbage collection, once per process.
+    """Exclude all objects that exist now from garbage collection. This is done once per process.
 
-    PySpark collects garbage after each task. Scanning all imported objects costs about 30 ms of CPU time per task.
+    PySpark collects garbage after each task. Without this, each collection would scan all imported objects, which costs
+    about 30 ms of CPU time.
     """
     gc.collect()
     gc.freeze()
 
 
 def write_skipped(skipped: Skipped, options: Options, name: str) -> None:
-    """Write the skipped records into the directory `skippedTo`, if that option is set. Raise OSError."""
+    """Write the skipped records into the directory that `skippedTo` names, if the option is set. Raise OSError if that
+    fails."""
     if options['skippedTo'] is not None:
         skipped.write(Path(options['skippedTo']), name)
 

@@ -1,4 +1,4 @@
-"""The conversion of the log's times, in milliseconds, to Spark's times, in microseconds. Both have 64 bits."""
+"""The conversion of times. The log has milliseconds and Spark has microseconds, both as 64-bit integers."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -15,10 +15,11 @@ OVERFLOWS = ('error', 'null')
 
 
 def spark_times(times_ms: pa.Array, overflow: str, where: str, offsets: pa.Array | None = None) -> pa.Array:
-    """Return times of the log, an array of int64, as timestamps of Spark.
+    """Convert times of the log, an array of int64, to timestamps of Spark.
 
-    With `overflow` null, a time that Spark cannot hold becomes null. Otherwise raise TimestampError, which names it,
-    with its offset if there are `offsets`. A writer that uses nanoseconds instead of milliseconds makes such times.
+    If `overflow` is 'null', a time that does not fit Spark's type becomes null. Otherwise raise TimestampError, which
+    names the time and, if `offsets` are given, the offset. Such times come from writers that use nanoseconds instead of
+    milliseconds.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,8 +1,10 @@
-"""Decoded values: JSON, Avro or Protobuf in a typed column.
+"""The decoding of values in JSON, Avro or Protobuf to a typed column.
 
-A value that does not match the schema is not lost: its record has null in `value` and the bytes in `value_undecoded`,
-which is null otherwise. Spark's functions alone do not suffice. In their permissive mode they return a row of nulls for
-an unreadable value, although a valid value may be such a row. The function for Avro also ignores bytes after the end.
+A value that does not match the schema is not lost. Its row has null in the column `value`, and the bytes in the column
+`value_undecoded`. For all other values, `value_undecoded` is null.
+
+Spark's own functions are not enough. In permissive mode, they return a row of nulls for an unreadable value, but a
+valid value may be a row of nulls too. The function for Avro also ignores bytes after the end of the value.
 """
 from __future__ import annotations
 
@@ -23,18 +25,20 @@ if TYPE_CHECKING:
 UNDECODED = 'value_undecoded'
 _CORRUPT = '__corrupt_record__'
 _END = b'\xa5kbroker'
-"""The end mark after an Avro value. A reader that has read exactly the value finds it next."""
+"""The mark that is appended to an Avro value. A reader that has read exactly the whole value finds the mark next."""
 
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """A format of values. `schema` is a struct as DDL (JSON), JSON text (Avro) or `descriptor-file:package.Message`."""
+    """The format of values. `schema` is DDL text of a struct (JSON), JSON text (Avro) or
+    `descriptor-file:package.Message` (Protobuf)."""
 
     kind: str
     schema: str
 
     def decode(self, frame: DataFrame) -> DataFrame:
-        """Decode `value`, and append the column `value_undecoded`. Raise IngestError for an invalid schema."""
+        """Decode the column `value`, and append the column `value_undecoded`. Raise IngestError if the schema is
+        invalid."""
         from pyspark.sql import functions as f
         value = f.col('value')
         with _explained(self.kind):
@@ -45,7 +49,8 @@ class ValueFormat:
 
 
 def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Decode JSON. An array does not match the struct that it begins with, although Spark would accept it."""
+    """Return the columns `value` and `value_undecoded` for JSON. An array counts as undecoded. Spark would accept an
+    array that begins with a matching struct."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -64,10 +69,11 @@ def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 
 
 def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Decode Avro. The value is read as a field of a record, between the boolean true and an end mark.
+    """Return the columns `value` and `value_undecoded` for Avro.
 
-    This distinguishes a value whose fields are all null from a value that ends early, and from one with more bytes than
-    the datum, such as a schema registry's prefix.
+    The value is read as a field of a record, between the boolean true and an end mark. This distinguishes three cases:
+    a value whose fields are all null, a value that ends early, and a value with additional bytes, such as the prefix of
+    a schema registry.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
@@ -86,10 +92,11 @@ def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 
 
 def _protobuf(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Decode Protobuf. A value without any known field counts as undecoded: it may be a message of another type.
+    """Return the columns `value` and `value_undecoded` for Protobuf.
 
-    Spark 4 returns null for a damaged value, earlier releases a row of nulls. By default, Spark reads unsigned numbers
-    as signed, so that large ones become negative.
+    A value without a known field counts as undecoded, because it may be a message of another type. For a damaged value,
+    Spark 4 returns null, and earlier releases return a row of nulls. Spark reads unsigned numbers as signed by default,
+    which would make large numbers negative.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.protobuf.functions import from_protobuf
@@ -102,10 +109,8 @@ def _protobuf(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Col
 
 
 def has_a_field(frame: DataFrame, struct: Column) -> Column:
-    """Return a column that is true if any field is set.
-
-    Spark never leaves a list or a map null, so these count as set if they are not empty.
-    """
+    """Return a column that is true if any field of the struct is set. Spark never sets a list or map to null, so a list
+    or map counts as set if it is not empty."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType
     fields = frame.select(struct.alias('struct')).schema['struct'].dataType.fields  # type: ignore[attr-defined]
@@ -118,7 +123,7 @@ def has_a_field(frame: DataFrame, struct: Column) -> Column:
 
 
 def needed_package(kind: str, who: str) -> IngestError:
-    """Return the error for Spark's missing Avro or Protobuf package."""
+    """Return the error that is raised if Spark lacks its package for Avro or Protobuf."""
     import pyspark
     return IngestError(f'{who} a Spark package that is missing: give --conf spark.jars.packages='
                        f'org.apache.spark:spark-{kind}_2.13:{pyspark.__version__} (or an older release of the same '
@@ -127,7 +132,8 @@ def needed_package(kind: str, who: str) -> IngestError:
 
 @contextlib.contextmanager
 def _explained(kind: str) -> Iterator[None]:
-    """Turn Spark's errors about a missing package, which may be a page long, or about a schema into IngestError."""
+    """Turn Spark's errors about a missing package or a wrong schema into IngestError. Spark's messages may be a page
+    long."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     try:
