@@ -1,4 +1,4 @@
-"""The transactional ids of a prefix at their coordinators: which transactions are open, and how to end them."""
+"""The transactional ids of a prefix at their coordinators. This module finds open transactions and ends them."""
 from __future__ import annotations
 
 import re
@@ -16,7 +16,7 @@ from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
 
 ONGOING = 'Ongoing'
 NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
-"""The states of an ended transaction that was not committed. An operator who forces its end leaves it Empty."""
+"""The states of a transaction that has ended without a commit. It is Empty if an operator has forced its end."""
 
 
 class TaskTransactions:
@@ -28,7 +28,7 @@ class TaskTransactions:
         self._admin = Admin(cluster)
 
     def broker(self, prefix: str) -> BrokerFacts:
-        """Return the properties of the coordinator of the drivers' id."""
+        """Return the properties of the broker that coordinates the drivers' transactional.id."""
         connection = self._cluster.retrying(
             lambda: self._cluster.coordinator(KeyType.TRANSACTION, driver_id(prefix)),
             f'finding the coordinator of transactional.id {driver_id(prefix)!r}')
@@ -37,15 +37,14 @@ class TaskTransactions:
                            connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1] >= TWO_PHASE_INIT_VERSION)
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
-        """Return the interval at which the drivers' coordinator looks for expired transactions, or None if it is
-        unknown.
-        """
+        """Return the interval in milliseconds at which the coordinator of the drivers looks for expired transactions.
+        Return None if the interval is unknown."""
         node_id = self._cluster.retrying(lambda: self._cluster.coordinator_id(KeyType.TRANSACTION, driver_id(prefix)),
                                          f'finding the coordinator of transactional.id {driver_id(prefix)!r}')
         return expiry_interval_ms(self._admin, node_id)
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
-        """Return the producer id and epoch (the pair) of the drivers' id."""
+        """Return the pair (producer id and epoch) of the drivers' transactional.id."""
         name = driver_id(prefix)
         found = self._admin.describe_transactions([name])[name]
         if isinstance(found, KafkaError):
@@ -53,7 +52,7 @@ class TaskTransactions:
         return ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
 
     def ids(self, beginning: str, state_filters: Collection[str] = (), longer_than_ms: int = -1) -> list[str]:
-        """Return the transactional ids with this beginning. The broker must have transaction.version 2."""
+        """Return the transactional ids that begin with `beginning`. The broker must have transaction.version 2."""
         pattern = f'{re.escape(beginning)}.*'
         try:
             found = self._admin.list_transactions(state_filters, (), longer_than_ms, pattern)
@@ -82,7 +81,8 @@ class TaskTransactions:
         return [handle for handle in handles if handle.transactional_id in refused]
 
     def aborted(self, handles: Collection[Handle]) -> list[Handle]:
-        """Return which of these ended transactions were aborted. An id that has expired counts as committed."""
+        """Return the transactions in `handles` that were aborted. All of them must have ended. If the transactional.id
+        of one has expired, it counts as committed."""
         described = self._admin.describe_transactions([handle.transactional_id for handle in handles])
         lost = []
         for handle in handles:
@@ -95,6 +95,6 @@ class TaskTransactions:
         return lost
 
     def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
-        """Abort by handle. This raises the epoch even if the transaction has not begun. A newer pair is not affected.
-        """
+        """Abort the drivers' transaction that has this pair. This raises the epoch even if the transaction has not
+        begun. If the drivers have a newer pair, nothing changes."""
         self.end([Handle(driver_id(prefix), pair)], commit=False)

@@ -1,4 +1,5 @@
-"""The number of transactional ids that a prefix has used. A broker keeps each id for transactional.id.expiration.ms."""
+"""The count of the transactional ids that the tasks of a prefix have used. A broker keeps each id for
+transactional.id.expiration.ms."""
 from __future__ import annotations
 
 import logging
@@ -8,13 +9,14 @@ from kbroker_tools.spark.sink.values import Commit, Plan, tasks_of
 
 MANY = 100_000
 COUNTED_EVERY = 100
-"""The ids are counted in one of this many micro-batches. Counting 20,000 ids takes a tenth of a second."""
+"""The ids are counted once in this many micro-batches. Counting 20,000 ids takes a tenth of a second."""
 
 logger = logging.getLogger(__name__)
 
 
 def warn_of_many_ids(transactions: TaskTransactions, plan: Plan) -> None:
-    """Log a warning if the broker keeps very many ids of the prefix's tasks. Raise KafkaError or ClientError."""
+    """Log a warning if the broker keeps more than MANY transactional ids of this prefix's tasks. Raise KafkaError or
+    ClientError if they cannot be listed."""
     if plan.commit is Commit.DRIVER or max(plan.decided.values(), default=0) % COUNTED_EVERY:
         return
     count = len(transactions.ids(tasks_of(plan.prefix)))

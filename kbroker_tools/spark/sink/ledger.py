@@ -1,6 +1,7 @@
-"""The ledger of the sink on a broker.
+"""The ledger of the sink, which is a topic on the broker.
 
-The ledger is a compacted topic. Its key is `<prefix>~<owner>`, and its value the last decided unit of that owner.
+The topic is compacted. The key of a row is `<prefix>~<owner>`, and its value is the last decided unit of this owner. A
+unit is a micro-batch or a job, and its owner is a query or a job.
 """
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from kbroker_tools.spark.sink.values import Decision, SinkError, Visible
 
 POLL_MS = 500
 ENDING_MS = 2000
-"""The time in which the markers of an ended transaction normally arrive."""
+"""The time in milliseconds in which the markers of an ended transaction normally arrive."""
 CLEANUP_POLICY = 'cleanup.policy'
 CONFIGS = {CLEANUP_POLICY: 'compact', 'segment.bytes': str(1 << 20)}
-"""The configs of the topic. Each plan reads the whole ledger. Its active segment is not compacted, so segments are
-small."""
+"""The configs of the ledger topic. Each plan reads the whole ledger, and the active segment is never compacted. The
+segments are therefore small."""
 
 
 class Ledger:
@@ -34,7 +35,8 @@ class Ledger:
         self._clock = clock or Clock()
 
     def ensure(self) -> None:
-        """Create the topic if it does not exist. Raise SinkError if an existing topic would not keep its rows."""
+        """Create the topic if it does not exist. Raise SinkError if the topic exists with configs that would delete its
+        rows."""
         if self.exists():
             self._check()
             return
@@ -59,10 +61,11 @@ class Ledger:
                             'decisions would be deleted, and a repeated micro-batch would be written twice')
 
     def decisions(self, prefix: str) -> list[Decision]:
-        """Return the last decision of each owner of the prefix, in the order of the decisions.
+        """Return the last decision of each owner of the prefix, in the order in which they were made. All decisions
+        that were committed before the call are included.
 
-        They include all decisions that were committed before the call. An open transaction of another prefix can hide
-        later rows from read_committed consumers, so the call waits for its end.
+        An open transaction of another prefix can hide later rows from read_committed consumers. The call waits until
+        this transaction has ended, and raises KafkaError after the request timeout.
         """
         timeout_ms = self._cluster.config.default_api_timeout_ms
         found, end_offset = self._read(prefix, timeout_ms)
@@ -73,12 +76,14 @@ class Ledger:
         return found
 
     def visible_decisions(self, prefix: str) -> Visible:
-        """Return the decisions that no open transaction hides. Wait only for transactions that are about to end."""
+        """Return the decisions that no open transaction hides. Wait at most ENDING_MS for later decisions to become
+        visible."""
         found, end_offset = self._read(prefix, ENDING_MS)
         return Visible(found, end_offset is not None)
 
     def _read(self, prefix: str, timeout_ms: int) -> tuple[list[Decision], int | None]:
-        """Return the decisions. Also return the present end of the ledger if it could not be read up to there."""
+        """Return (decisions, offset). The offset is None if the ledger could be read to its end. Otherwise it is the
+        present end of the ledger."""
         partition = (self._topic, 0)
         end_offset = self._admin.list_offsets({partition: LATEST})[partition].offset
         found: dict[str, Decision] = {}
@@ -93,7 +98,7 @@ class Ledger:
         return list(found.values()), None if is_whole else end_offset
 
     def _records(self, consumer: Consumer, end_offset: int, timeout_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the committed records below `end_offset`, and some above it. Stop early if the time is up."""
+        """Yield the committed records below `end_offset`, and perhaps some above it. Stop early when the time is up."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while (consumer.position(self._topic, 0) or 0) < end_offset:
             batches = consumer.poll(POLL_MS)
@@ -106,7 +111,8 @@ class Ledger:
 
 
 def partition_counts(cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:
-    """Return the number of partitions of the topics that exist. Raise KafkaError or ClientError."""
+    """Return {topic: number of partitions} for the topics that exist. Raise KafkaError or ClientError if the broker
+    fails."""
     counts = {}
     for topic in topics:
         try:

@@ -1,4 +1,4 @@
-"""The options of the sink. An option with a counterpart in Spark's Kafka sink or in the reader has the same name."""
+"""The options of the sink. An option that Spark's Kafka sink or the reader has too has the same name here."""
 from __future__ import annotations
 
 import re
@@ -22,7 +22,8 @@ from kbroker_tools.spark.options import (
 from kbroker_tools.spark.sink.values import Commit
 
 MOST_TASKS = 10_000
-"""The most tasks of a unit. The row of a decision names each transaction, so this bounds the row's size."""
+"""The most tasks of a unit (a micro-batch or a job). The row of a decision names the transaction of each task, so this
+limits the size of the row."""
 LEDGER_TOPIC = '__kbroker_spark_commits'
 PROTECTED = {
     'transactional.id': 'the sink makes it of transactionalIdPrefix',
@@ -36,25 +37,29 @@ PROTECTED = {
 BINARY = ('org.apache.kafka.common.serialization.bytearrayserializer',)
 AS_IT_IS = {'acks': ('all', '-1'), 'enable.idempotence': ('true',), 'key.serializer': BINARY,
             'value.serializer': BINARY}
-"""The values of protected settings that the sink uses anyway. They are accepted."""
+"""Values of protected settings that the sink uses anyway. If the user sets one of them, it is accepted."""
 EXACTLY_ONCE = 'exactly_once'
 TWO_PHASE = {'auto': None, 'on': True, 'off': False}
 DRIVER_TIMEOUT_MS = 60_000
 TASK_TIMEOUT_MS = 15 * 60_000
-"""The default of the brokers' transaction.max.timeout.ms."""
+"""The default of the broker setting transaction.max.timeout.ms."""
 BATCH_BYTES = 256 * 1024
-"""The default of kafka.batch.size. The default of a producer is 16 KiB, with which a task spends at least twice the CPU
-time on a row of 1 KiB. `bench/RESULTS.md` has the figures."""
+"""The default of kafka.batch.size. A producer's own default is 16 KiB. With that, a task spends at least twice as much
+CPU time on a row of 1 KiB; `bench/RESULTS.md` has the figures."""
 BUFFER_BYTES = 8 * 1024 * 1024
-"""The default of kafka.buffer.memory, unless batches or requests are larger than usual. A task fills the buffer
-whenever its broker is slower. Memory that a process has not used before costs more time than filling it."""
+"""The default of kafka.buffer.memory, if batches and requests have their usual sizes.
+
+A task fills the buffer whenever its broker is slower than it. A larger buffer would cost time, because the first use of
+memory takes a process longer than filling it.
+"""
 BUFFERED_BATCHES = 8
-"""The least number of full batches for which the default of kafka.buffer.memory has room."""
+"""The default of kafka.buffer.memory has room for at least this many full batches."""
 LINGER_MS = 100
-"""The default of kafka.linger.ms. The end of a task sends all remaining rows at once, so no row waits for it."""
+"""The default of kafka.linger.ms. A task sends all remaining rows immediately when it ends, so no row waits this long
+at the end."""
 LEAST_MARGIN_MS = 1000
 MOST_TIMEOUT_MS = 2**31 - 1
-"""The longest timeout of a transaction in Kafka's protocol."""
+"""The longest timeout of a transaction, in milliseconds, that Kafka's protocol can represent."""
 CLIENT_SETTINGS = frozenset({*CONNECTION_SETTINGS, *SECURITY_SETTINGS, *ProducerSettings.defaults()}) - PROTECTED.keys()
 
 
@@ -110,21 +115,22 @@ ROWS = (
 )
 """The options of the sink. `docs/spark.md` describes them."""
 AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix')
-"""The options that delivery=at_least_once allows. The prefix has no effect there: a query may change its delivery."""
+"""The options that are allowed with delivery=at_least_once. The prefix is allowed, although it has no effect, because a
+query may change its delivery."""
 WITH_COMMIT = {'auto': (Commit.AUTO,), 'tasks': (Commit.PREPARED, Commit.AUTO)}
-"""The values of `commit` that an option is for, by the option's place."""
+"""Maps the `place` of an option to the values of `commit` with which the option is allowed."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The values of all options. `kafka` has the settings of the producer; it may hold passwords."""
+    """The values of all options. `kafka` has the settings of the producer, which may include passwords."""
 
     topic: str | None
-    """The topic of all rows; None if each row names its topic."""
+    """The topic of all rows. None if each row names its topic."""
     is_exactly_once: bool
     prefix: str
-    """The prefix; '' with delivery=at_least_once, which does not need it."""
+    """The prefix of the transactional ids. '' with delivery=at_least_once, which does not need it."""
     idempotency_key: str | None
     ledger_topic: str
     commit: Commit
@@ -132,24 +138,25 @@ class SinkOptions:
     max_staged_bytes: int
     max_prepared: int
     two_phase: bool | None
-    """True for two-phase commit. None uses it if the broker has it."""
+    """True if two-phase commit is required, False if it is not used. With None, it is used if the broker has it."""
     decision_margin_ms: int
     driver_timeout_ms: int
-    """The timeout of the driver's transaction. `decision_limit_ms` can be shorter."""
+    """The timeout of the driver's transaction in milliseconds. `decision_limit_ms` may return less."""
     task_timeout_ms: int
-    """The timeout of a task's transaction that is not in two-phase commit."""
+    """The timeout in milliseconds of a task's transaction without two-phase commit."""
     kafka: dict[str, str] = field(repr=False)
 
     def connection(self) -> dict[str, str]:
-        """Return the settings that every client has."""
+        """Return the settings that every client of the sink has."""
         return {name: text for name, text in self.kafka.items()
                 if name in CONNECTION_SETTINGS or name in SECURITY_SETTINGS}
 
     def decision_limit_ms(self, is_urgent: bool) -> int:
-        """Return the time after which the broker refuses a decision.
+        """Return the milliseconds after which the broker refuses a decision.
 
-        When the transactions of tasks are checked, the whole margin is left to them. The driver may use half of it, so
-        it cannot decide after they have timed out. The other half is left to commit them.
+        The driver checks that each transaction of a task stays open for the whole decisionMargin. The driver may use
+        half of this time, so it cannot decide after a transaction has timed out. The other half remains for committing
+        the transactions.
         """
         return min(self.driver_timeout_ms, self.decision_margin_ms // 2) if is_urgent else self.driver_timeout_ms
 
@@ -164,7 +171,8 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Parse and check the options. Raise OptionError, which names the option, the found value and the expected one."""
+    """Return the options after parsing and checking them. Raise OptionError, which names the option, the value that was
+    found and the value that was expected, if an option is wrong."""
     values: dict[str, Any] = {row.name: row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
@@ -223,7 +231,7 @@ def _check_producer(kafka: Mapping[str, str]) -> None:
 
 
 def _take_client_setting(kafka: dict[str, str], name: str, text: str) -> None:
-    """Keep a setting of the producer. Skip a setting whose value the sink uses anyway."""
+    """Store a setting of the producer. Skip it if its value is the one that the sink uses anyway."""
     setting = name.removeprefix('kafka.')
     if setting in PROTECTED:
         if text.strip().lower() not in AS_IT_IS.get(setting, ()):

@@ -1,17 +1,20 @@
 """The protocol of the sink, without Spark and without a broker: plan, task, commit, abort.
 
-    plan     raises the pair of the driver's transactional.id, which fences every older plan. Then it reads the
-             decisions, which include all that the fenced plans have made, and ends the transactions that those plans
-             left open.
-    task     skips a unit that is decided. Otherwise it stages its rows for the commit, or writes them in a transaction
-             of the attempt and leaves it open. If the plan can no longer decide, the result says so and the task does
-             not fail: Spark's abort learns of its own plan only from results.
-    commit   writes staged rows and the decision in one transaction under the pair of the plan. The decision names the
-             transactions of the tasks, which are committed after it.
-    abort    withdraws the plan's right to decide, and ends its transactions. Those of a decided unit are committed.
+A unit is a micro-batch or a job. A pair is a producer id and its epoch.
 
-Two plans never decide the same unit. The later one read the ledger after it had fenced the earlier one: either it found
-the decision and skipped the unit, or the earlier plan can no longer make it.
+    plan     raises the epoch of the drivers' transactional.id, which fences every older plan. Then it reads the
+             decisions, including all decisions of the fenced plans, and ends the transactions that the fenced plans
+             left open.
+    task     skips a unit that is decided. Otherwise it stages its rows for the commit, or writes them in its own
+             transaction, which it leaves open. If the plan can no longer decide, the result says so and the task does
+             not fail, because Spark's abort learns only from results which plan is its own.
+    commit   writes staged rows and the decision in one transaction with the pair of the plan. The decision names the
+             transactions of the tasks, which are committed after it.
+    abort    withdraws the plan's right to decide, and ends the plan's transactions. If the unit is decided, they are
+             committed.
+
+Two plans never decide the same unit. The later plan reads the ledger after it has fenced the earlier plan. Either it
+finds the decision of the earlier plan and skips the unit, or the earlier plan can no longer decide.
 """
 from __future__ import annotations
 
@@ -46,13 +49,13 @@ class Wanted(NamedTuple):
 
     commit: Commit = Commit.DRIVER
     two_phase: bool | None = None
-    """True for two-phase commit. None uses it if the broker has it."""
+    """True if two-phase commit is required, False if it is not used. With None, it is used if the broker has it."""
     margin_ms: int = 0
-    """The decisionMargin. It has an effect only if transactions of tasks may time out."""
+    """The option decisionMargin. It has an effect only if transactions of tasks may time out."""
 
 
 class Bounds(NamedTuple):
-    """The bounds of a decision."""
+    """The limits that a decision must keep."""
 
     driver_bytes: int
     margin_ms: int = 0
@@ -60,8 +63,7 @@ class Bounds(NamedTuple):
 
 def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
     """Return how tasks may write on this broker, and whether in two-phase commit. Raise SinkError if the broker does
-    not serve the wanted way.
-    """
+    not support what the user wants."""
     if wanted.commit is Commit.DRIVER:
         return Commit.DRIVER, False
     if wanted.two_phase and not broker.has_two_phase:
@@ -78,8 +80,8 @@ def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
 def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wanted) -> Plan:
     """Fence older plans of the prefix, read the decisions, and end the transactions that the fenced plans left open.
 
-    The plan has the decisions of the owners that `is_owner` selects. Raise SinkError if a newer plan exists or the
-    broker lacks a wanted feature, and LostRowsError.
+    The new plan has the decisions of those owners for which `is_owner` returns true. Raise SinkError if a newer plan
+    exists or if the broker lacks a wanted feature. Raise LostRowsError if a decided unit has lost rows.
     """
     store.check_topic()
     broker = store.broker(prefix)
@@ -90,7 +92,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
         last = _last(decisions)
-        # Fail now if a newer plan exists: all tasks of this plan would be late.
+        # Fail now if a newer plan exists. Otherwise all tasks of this plan would run first and then be late.
         ended = settle_all(store, prefix, pair, last, confirms=commit is not Commit.DRIVER)
         check_none_lost(last, ended.lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
@@ -98,11 +100,12 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
 
 
 def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
-    """Raise SinkError unless half of the margin is longer than the interval in which the broker looks for timeouts.
+    """Raise SinkError unless half of the margin is longer than the interval at which the broker looks for expired
+    transactions.
 
-    A decision may take half of the margin. The broker refuses a later decision only after it has looked for timeouts,
-    up to an interval later. The transactions of the tasks may time out at the end of the margin, so the broker has to
-    look before.
+    A decision may take half of the margin. The broker refuses a later decision only after its next look, which is up to
+    an interval later. The transactions of the tasks may time out at the end of the margin. The next look must therefore
+    come before the end of the margin.
     """
     if interval_ms is not None and margin_ms <= 2 * interval_ms:
         raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * interval_ms} ms: the '
@@ -113,9 +116,10 @@ def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
 def check_current(store: Store, plan: Plan) -> None:
     """Raise LateError if the plan can no longer decide. A task calls this before and after its transaction begins.
 
-    The pair of the drivers rises with a decision, an abort and a newer plan. Each of these then ends the open
-    transactions. A transaction that is open while the pair is still the plan's thus is ended by them. A transaction
-    that begins later is refused or ended here, because nothing else might end it.
+    Three events change the pair of the drivers: a decision, an abort and a newer plan. After the change, each of them
+    ends the open transactions of the tasks. If a transaction is open and the pair has not changed, a later event will
+    end the transaction. If the pair has changed, the task must not begin a transaction, or must end it, because no
+    event may end it any more.
     """
     pair = store.pair(plan.prefix)
     if pair != plan.pair:
@@ -126,9 +130,10 @@ def check_current(store: Store, plan: Plan) -> None:
 
 
 def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> Decision | None:
-    """Decide the unit of these messages. Return None if it was decided before.
+    """Decide the unit to which these messages belong. Return None if it was already decided.
 
-    Before the decision, raise SinkError, KafkaError or ClientError. After it, raise DecidedError or LostRowsError.
+    Before the decision, raise SinkError, KafkaError or ClientError. After the decision, raise DecidedError or
+    LostRowsError.
     """
     staged = [message for message in messages if message is not None]
     if len(staged) != len(messages) or not staged:
@@ -174,13 +179,14 @@ class Stopped(NamedTuple):
 
     ended: Settlement
     is_decided: bool
-    """True if the commit had made the decision before the abort."""
+    """True if the unit was decided before the abort."""
 
 
 def abort(store: Store, plan: Plan) -> Stopped | None:
-    """End a unit whose commit was not made, or failed. Raise KafkaError, ClientError or LostRowsError.
+    """End a unit that was not committed or whose commit has failed. Raise KafkaError or ClientError if the broker
+    fails, and LostRowsError if a decided unit has lost rows.
 
-    A newer plan is not affected. A transaction of the plan that is decided is committed. With commit=driver the result
+    If the unit was decided, its transactions are committed. A newer plan is not affected. With commit=driver the result
     is None: tasks have written nothing, and the next plan ends the driver's transaction.
     """
     if plan.commit is Commit.DRIVER:
@@ -193,10 +199,10 @@ def abort(store: Store, plan: Plan) -> Stopped | None:
 
 
 def abort_last(store: Store, prefix: str) -> Stopped | None:
-    """Abort the unit of the plan that has the prefix now, for a caller that does not know its own plan.
+    """Abort the unit of the plan that has the prefix now. This is for a caller that does not know its own plan.
 
-    Spark's abort does not know it if no task has finished. If a newer driver has the prefix, that driver fails and has
-    to repeat its unit.
+    Spark's abort does not know its plan if no task has finished. If a newer driver has the prefix, its unit is aborted,
+    and that driver fails and must repeat it.
     """
     if store.broker(prefix).transaction_version < HANDLE_LEVEL:
         return None
@@ -218,13 +224,13 @@ class Preview(NamedTuple):
     to_end: Settlement
     decisions: list[Decision]
     hides_some: bool
-    """True if an open transaction in the ledger may hide later decisions."""
+    """True if an open transaction in the ledger may hide decisions that are later than the transaction."""
 
 
 def preview(store: Store, prefix: str, waits: bool) -> Preview:
     """Return the transactions that `finish` would end now, and the decisions. Change nothing.
 
-    With `waits`, wait for open transactions in the ledger, so that all decisions are known.
+    With `waits`, first wait until no open transaction hides a row of the ledger, so that all decisions are known.
     """
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
     found, hides_some = (store.decisions(prefix), False) if waits else store.visible_decisions(prefix)
@@ -234,8 +240,8 @@ def preview(store: Store, prefix: str, waits: bool) -> Preview:
 def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:
     """Fence all plans of the prefix, and end the transactions that they left open.
 
-    Raise LostRowsError if a decided unit has lost rows. With `accept_loss`, the ledger then receives the unit without
-    them.
+    Raise LostRowsError if a decided unit has lost rows. With `accept_loss`, write the decision of this unit again,
+    without its transactions, so that later plans do not report the loss.
     """
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
     pair = store.fence(prefix)

@@ -1,6 +1,7 @@
-"""The rows of the sink: the columns of a DataFrame, checked, staged as Arrow streams, and sent.
+"""The rows of the sink. They come from a DataFrame. They are checked, staged as Arrow streams if necessary, and sent.
 
-The columns are those of Spark's Kafka sink, and `timestamp`. A DataFrame from the reader can be written unchanged.
+The sink has the columns of Spark's Kafka sink and the column `timestamp`. It can write a DataFrame that comes unchanged
+from the reader.
 """
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 COLUMNS = {'key': ('binary', 'string'), 'value': ('binary', 'string'), 'topic': ('string',), 'partition': ('int',),
            'timestamp': ('timestamp',), 'headers': (HEADERS,)}
-"""The columns with their types. `value` is required, and so is `topic` unless the option names the topic."""
+"""Maps each column to its allowed types. `value` is required. `topic` is required unless the option `topic` is set."""
 OVERHEAD_BYTES = record_bytes(None, None, [])
 WITHOUT_PARTITION = -1
 TIME_BYTES = 8
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise OptionError if no topic is named. Raise ColumnError for a column that the sink does not accept, or without
-    `value`."""
+    """Raise OptionError if neither the option nor a column names the topic. Raise ColumnError if the column `value` is
+    missing, or if the sink does not accept a column."""
     names = [column.name for column in schema.fields]
     if topic is None and 'topic' not in names:
         raise OptionError('topic', 'found neither the option nor a column topic, expected one of them')
@@ -48,17 +49,18 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 class RowChecks:
-    """The checks of the rows of one task attempt, before rows are staged or sent."""
+    """The checks of the rows of one task attempt. Rows are checked before they are staged or sent."""
 
     def __init__(self, topic: str | None, largest_record_bytes: int):
-        """`topic` replaces the column. The size of a row is at most `largest_record_bytes`."""
+        """`topic` replaces the column `topic`, unless it is None. A row has at most `largest_record_bytes` bytes."""
         self.rows = 0
         self.highest_partitions: dict[str, int] = {}
         self._topic = topic
         self._largest_bytes = largest_record_bytes - HEADER_BYTES
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows in the form that `send_rows` accepts. Raise SinkError, which names the first invalid row."""
+        """Return the rows in the form that `send_rows` accepts. If a row is invalid, raise SinkError. The message names
+        the first invalid row."""
         batch = _narrowed(batch, drop_topic=self._topic is not None)
         self._check_sizes(batch)
         self._note_partitions(batch)
@@ -79,7 +81,7 @@ class RowChecks:
                             'kafka.max.request.size, and max.message.bytes of the topic')
 
     def _note_partitions(self, batch: pa.RecordBatch) -> None:
-        """Keep the highest partition that the rows name in each topic."""
+        """Store the highest partition number that the rows name, for each topic."""
         for topic, partition, _ in _groups(batch, self._topic):
             if topic is None:
                 raise SinkError('found null in the column topic, expected the name of a topic in each row')
@@ -98,7 +100,7 @@ class Stage:
         self.size_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Stage rows that were checked."""
+        """Stage rows that `RowChecks.checked` has returned."""
         import pyarrow as pa
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression='lz4')) as stream:
@@ -109,7 +111,7 @@ class Stage:
 
 
 def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
-    """Return the columns as the sink stages them: text as UTF-8 bytes, times in milliseconds."""
+    """Return the columns in the form in which the sink stages them: texts as UTF-8 bytes, and times in milliseconds."""
     import pyarrow as pa
     arrays, names = [], []
     for name in batch.schema.names:
@@ -127,8 +129,8 @@ def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
 
 
 def _check_times(times: pa.Array) -> None:
-    """Raise SinkError for a time that no record can have. Microseconds are checked, because the cast rounds times to
-    1970."""
+    """Raise SinkError if a time cannot be the time of a record. The microseconds are checked, because the conversion
+    rounds times just before 1970 to 1970."""
     import pyarrow as pa
     import pyarrow.compute as pc
     earliest_us = pc.min(times.cast(pa.int64())).as_py()
@@ -137,7 +139,7 @@ def _check_times(times: pa.Array) -> None:
 
 
 def _header_bytes(column: pa.Array) -> pa.Array:
-    """Return the bytes that the headers of each row take. Raise SinkError for a header without a key."""
+    """Return the number of bytes of the headers of each row. Raise SinkError if a header has no key."""
     import pyarrow as pa
     sizes = []
     for headers in column.to_pylist():
@@ -153,7 +155,7 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | No
 
 
 def staged_batches(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of staged chunks."""
+    """Yield the batches of rows in staged chunks."""
     import pyarrow as pa
     for chunk in chunks:
         with pa.ipc.open_stream(chunk) as stream:
@@ -161,8 +163,8 @@ def staged_batches(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def send_rows(producer: Producer, batch: pa.RecordBatch, topic: str | None) -> None:
-    """Queue checked rows. `topic` is the topic of the checks. Rows of one partition keep their order. Raise the errors
-    of `send`."""
+    """Queue rows that were checked. `topic` must be the topic that the checks had. Rows of the same partition keep
+    their order. Raise the errors of `Producer.send`."""
     for name, partition, rows in _groups(batch, topic):
         names = rows.schema.names
         producer.send_batch(name, rows['value'], rows['key'] if 'key' in names else None,
@@ -171,8 +173,8 @@ def send_rows(producer: Producer, batch: pa.RecordBatch, topic: str | None) -> N
 
 
 def _groups(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[Any, int | None, pa.RecordBatch]]:
-    """Yield the rows of each topic and partition that the columns name. Without these columns, all rows are one group.
-    """
+    """Yield (topic, partition, rows) for each topic and partition in the columns. Without these columns, yield all rows
+    as one group."""
     import pyarrow.compute as pc
     columns = [name for name in ('topic', 'partition') if name in batch.schema.names]
     if columns and batch.num_rows:
@@ -190,7 +192,7 @@ def _groups(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[Any, int
 
 
 def _times_ms(rows: pa.RecordBatch) -> memoryview:
-    """Return the times of the rows as int64. A null becomes the present time."""
+    """Return the times of the rows as int64 milliseconds. A null becomes the present time."""
     import pyarrow.compute as pc
     times = pc.fill_null(rows['timestamp'], Clock().wall_ms())
     start = times.offset * TIME_BYTES

@@ -1,16 +1,16 @@
-"""The end of the transactions that tasks have left open.
+"""The end of the transactions that tasks have left open, by the phases of a unit (a micro-batch or a job).
 
     phase      entered from                   meaning
     PLANNED    (the start)                    the plan may decide
     CHECKED    PLANNED                        staged rows are written; each transaction of the unit is open, and will
                                               stay open for decisionMargin
     DECIDED    CHECKED                        the ledger has the unit and the handles of its transactions
-    COMMITTED  DECIDED                        each of them is committed
-    WITHDRAWN  PLANNED                        the plan can no longer decide; the ledger shows whether it did
+    COMMITTED  DECIDED                        each of these transactions is committed
+    WITHDRAWN  PLANNED                        the plan can no longer decide; the ledger shows whether it has decided
     SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open; a late attempt ends its own
-                                              (`protocol.check_current`)
+                                              transaction (`protocol.check_current`)
 
-A transaction is committed only after the decision, and aborted only if no plan can decide for it any more.
+A transaction is committed only after the decision that names it. It is aborted only when no plan can name it any more.
 """
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
 
 
 class Settlement(NamedTuple):
-    """The transactions that were ended, and the decided ones that had been aborted before."""
+    """The transactions that were committed, those that were aborted, and those that a decision names although they had
+    been aborted before."""
 
     committed: tuple[Handle, ...] = ()
     aborted: tuple[Handle, ...] = ()
@@ -61,7 +62,8 @@ class Settlement(NamedTuple):
 
 
 class UnitEnding:
-    """The end of one unit, by the plan that may decide it. A step out of order raises RuntimeError."""
+    """The end of one unit, by the plan that may decide the unit. If a method is called in the wrong phase, it raises
+    RuntimeError."""
 
     def __init__(self, store: Store, plan: Plan):
         self.phase = Phase.PLANNED
@@ -69,9 +71,9 @@ class UnitEnding:
         self._plan = plan
 
     def decide(self, staged: Sequence[Staged], decision: Decision, margin_ms: int) -> None:
-        """Write the decision, if each transaction that it names is open, and will be for `margin_ms`.
+        """Write the decision if each transaction that it names is open and will stay open for `margin_ms`.
 
-        Raise SinkError if one is not, or if another plan has claimed the prefix.
+        Raise SinkError if a transaction is not, or if another plan has claimed the prefix.
         """
         self._check_can_enter(Phase.CHECKED)
         self._store.write(staged, decision, lambda: self._check(decision.handles, margin_ms))
@@ -104,23 +106,24 @@ class UnitEnding:
                             'smaller batches. Nothing was decided')
 
     def commit_tasks(self, decision: Decision) -> None:
-        """Commit the transactions of the decided unit. Raise LostRowsError if one was aborted."""
+        """Commit the transactions of the decided unit. Raise LostRowsError if one of them was aborted."""
         self._check_can_enter(Phase.COMMITTED)
         if decision.handles:
             check_none_lost(decision, self._store.end(decision.handles, commit=True))
         self.phase = Phase.COMMITTED
 
     def withdraw(self) -> None:
-        """Withdraw the plan's right to decide. Another process may be using it at this moment."""
+        """Withdraw the plan's right to decide. Another process may be about to decide at the same moment."""
         self._check_can_enter(Phase.WITHDRAWN)
         self._store.withdraw(self._plan.prefix, self._plan.pair)
         self.phase = Phase.WITHDRAWN
 
     def settle(self, decision: Decision | None) -> Settlement:
-        """End the transactions that the plan's own attempts left open. Raise LostRowsError.
+        """End the open transactions of this plan's attempts. Raise LostRowsError if the decision names a transaction
+        that was aborted.
 
-        `decision` is the plan's own, if it has made one. Without it, the plan's transactions are undecided, or a later
-        plan has settled the decided ones.
+        `decision` is the decision of this plan, or None. If it is None, either this plan has decided nothing, or a
+        later plan has already committed the decided transactions.
         """
         self._check_can_enter(Phase.SETTLED)
         found = self._store.open_transactions(tasks_of(self._plan.prefix, self._plan.pair), also=_decided(decision))
@@ -137,12 +140,13 @@ class UnitEnding:
 
 def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decision | None,
                confirms: bool = False) -> Settlement:
-    """End the transactions that all plans of the prefix up to this one have left open.
+    """End the open transactions of all plans of the prefix, up to and including this plan.
 
-    `last` was read after `fence` returned the pair. Raise SinkError if a newer plan exists. The pair is confirmed after
-    the transactions were listed. The list then has only transactions of this plan and of older ones, however late they
-    are ended. With `confirms`, the pair is confirmed even if nothing is open: a newer plan may have ended the
-    transactions.
+    `last` must have been read after `fence` returned the pair. Raise SinkError if a newer plan exists.
+
+    The transactions are listed first, and then the pair is confirmed. The list can therefore only have transactions of
+    this plan and of older plans, even if they are ended much later. With `confirms`, the pair is confirmed even if the
+    list is empty, because a newer plan may have ended the transactions.
     """
     found = _left_open(store, prefix, last)
     if (found or confirms) and store.pair(prefix) != pair:
@@ -151,7 +155,7 @@ def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decisi
 
 
 def to_settle(store: Store, prefix: str, last: Decision | None) -> Settlement:
-    """Return the transactions that `settle_all` would end now, without ending them."""
+    """Return the transactions that `settle_all` would end now. Do not end them."""
     commits, aborts, others = _sorted_out(_left_open(store, prefix, last), last)
     return Settlement(tuple(commits), tuple(aborts), tuple(store.aborted(others)) if others else ())
 
@@ -161,12 +165,13 @@ def _left_open(store: Store, prefix: str, last: Decision | None) -> list[OpenTra
 
 
 def _decided(decision: Decision | None) -> tuple[Handle, ...]:
-    """Return the transactions that must be committed. After the next decision, they would count as undecided."""
+    """Return the transactions that must be committed. They must be committed before the next decision, after which they
+    would count as undecided."""
     return decision.handles if decision is not None else ()
 
 
 def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
-    """Commit the decided ones of these transactions, and abort all others."""
+    """Commit those of these transactions that `last` names. Abort all others."""
     commits, aborts, others = _sorted_out(found, last)
     lost = store.end(commits, commit=True) if commits else []
     if aborts:
@@ -176,14 +181,15 @@ def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) 
 
 
 def _sorted_out(found: Sequence[OpenTransaction], last: Decision | None) -> tuple[list[Handle], ...]:
-    """Return the open transactions to commit, those to abort, and the decided ones that are not open."""
+    """Return three lists: the open transactions to commit, the open transactions to abort, and the decided transactions
+    that are not open."""
     decided = set(_decided(last))
     is_open = {each.handle for each in found}
     return sorted(is_open & decided), sorted(is_open - decided), sorted(decided - is_open)
 
 
 def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
-    """Raise LostRowsError if transactions of the decision were aborted."""
+    """Raise LostRowsError if `lost` has transactions: they were aborted although the decision names them."""
     if decision is not None and lost:
         raise LostRowsError(
             f'{decision.unit} is decided, but {len(lost)} transactions of its tasks were aborted, by their timeout '
@@ -192,5 +198,5 @@ def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
 
 
 def in_words(handles: Sequence[Handle]) -> str:
-    """Return the first ids as text."""
+    """Return the ids of the first transactions as text."""
     return ', '.join(handle.transactional_id for handle in handles[:3]) + (' ...' if len(handles) > 3 else '')

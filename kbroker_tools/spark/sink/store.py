@@ -1,4 +1,4 @@
-"""The broker as the protocol's store."""
+"""The implementation of the protocol's `Store` by a broker."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,18 @@ from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, Visible
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
-"""The errors for a producer id and epoch whose transaction was ended. Apache Kafka 4.3 answers a late commit with the
-last of them."""
+"""The errors that the broker returns for a producer id and epoch whose transaction was ended by another process. Apache
+Kafka 4.3 answers a late commit with the last of these errors."""
 
 LIMITED_BY = {False: 'transactionTimeout', True: 'half of decisionMargin'}
-"""The words for the limit of the driver's transaction, by whether its decision is urgent."""
+"""The name of the limit on the driver's transaction, for a decision that is not urgent and for one that is."""
 
 
 class BrokerStore(TaskTransactions):
-    """The broker as the protocol's store. It opens its connections when it is first used."""
+    """A broker, as the `Store` of the protocol. Connections are opened when they are first needed."""
 
     def __init__(self, options: SinkOptions, cluster: Cluster | None = None):
-        """`cluster` is a cluster that the caller closes."""
+        """If `cluster` is given, the caller must close it."""
         self.cluster = cluster or Cluster(ClientConfig.from_settings(options.connection()))
         super().__init__(self.cluster)
         self._options = options
@@ -75,10 +75,12 @@ class BrokerStore(TaskTransactions):
                 if not may_time_out:
                     producer.flush()
                     check()
-                # The row of the ledger is sent last, because other prefixes wait for open transactions in the ledger.
+                # The row of the ledger is sent last, because other prefixes wait while a transaction is open in the
+                # ledger.
                 producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
                 if may_time_out:
-                    # The transaction's timeout starts with its first row, so write that row before the time is checked.
+                    # The timeout of the transaction begins with its first row. Write that row before the time is
+                    # checked.
                     producer.flush()
                     check()
         except KafkaError as error:
@@ -92,7 +94,8 @@ class BrokerStore(TaskTransactions):
     # ---- rows
 
     def producer(self, transactional_id: str | None = None, timeout_ms: int | None = None) -> Producer:
-        """Return a producer that shares the store's connections. Without a timeout, it is in two-phase commit."""
+        """Return a producer that shares the connections of the store. With `timeout_ms` None, its transactions are in
+        two-phase commit."""
         settings: dict[str, object] = {**self._options.producer()}
         if transactional_id is not None:
             settings['transactional.id'] = transactional_id
@@ -103,19 +106,19 @@ class BrokerStore(TaskTransactions):
         return Producer(self.cluster, settings)
 
     def _driver(self, is_urgent: bool) -> Producer:
-        """Return a producer of the drivers' transactional.id that has not claimed the id."""
+        """Return a producer with the drivers' transactional.id. It has not claimed the id."""
         return self.producer(driver_id(self._options.prefix), self._options.decision_limit_ms(is_urgent))
 
     def check_cluster(self, planned: str | None) -> None:
-        """Raise SinkError unless this is the cluster of the plan."""
+        """Raise SinkError unless this cluster has the id that the plan names."""
         self.cluster.refresh([])
         if self.cluster.cluster_id != planned:
             raise SinkError(f'{self._options.kafka["bootstrap.servers"]}: found cluster {self.cluster.cluster_id}, '
                             f'and the write was planned for cluster {planned}')
 
     def check_partitions(self, highest: Mapping[str, int]) -> None:
-        """Raise SinkError unless these topics exist or can be created, each with more partitions than the highest
-        number named."""
+        """`highest` maps a topic to the highest partition number that a row names. Raise SinkError unless each topic
+        has this partition. A topic that does not exist may be created."""
         counts = self._existing(list(highest))
         for topic, number in highest.items():
             if number >= counts[topic]:
@@ -125,9 +128,9 @@ class BrokerStore(TaskTransactions):
                 raise SinkError(f'found {topic} in the column topic, which is the ledger of the sink')
 
     def _existing(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of partitions by topic. The broker creates a missing topic, as for any producer.
+        """Return {topic: number of partitions}. The broker creates a missing topic, as it does for any producer.
 
-        Raise SinkError for a topic that it does not create.
+        Raise SinkError if it does not create the topic.
         """
         found = partition_counts(self.cluster, topics)
         limit_ms = ProducerSettings.from_properties(self._options.producer()).max_block_ms
@@ -144,12 +147,13 @@ class BrokerStore(TaskTransactions):
 
 
 def is_stale(error: BaseException) -> bool:
-    """Return whether the broker refuses a pair because its transaction was ended by another process."""
+    """Return whether the broker refuses a producer id and epoch because another process has ended their transaction."""
     return isinstance(error, ProducerFencedError) or (isinstance(error, KafkaError) and error.code in _STALE_PAIR)
 
 
 def initialize(producer: Producer) -> None:
-    """Claim the transactional.id. Raise SinkError if the broker does not allow its timeout."""
+    """Claim the transactional.id of a producer. Raise SinkError if the broker does not allow the timeout of its
+    transactions."""
     try:
         producer.init_transactions(keep=False)
     except KafkaError as error:
@@ -161,7 +165,7 @@ def initialize(producer: Producer) -> None:
 
 
 def _highest(staged: Sequence[Staged]) -> dict[str, int]:
-    """Return the topics of the staged rows, each with the highest partition that a row names."""
+    """Return {topic: the highest partition number that a staged row names}."""
     highest: dict[str, int] = {}
     for message in staged:
         for topic, number in message.highest_partitions:

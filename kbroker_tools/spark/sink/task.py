@@ -1,8 +1,8 @@
-"""One task attempt: its rows are staged for the commit, or written in a transaction that it leaves open.
+"""One task attempt. It stages its rows for the commit, or writes them in a transaction that it leaves open.
 
-    commit=driver      staged
-    commit=prepared    written
-    commit=auto        staged up to maxStagedBytes; a task with more bytes writes all of its rows
+    commit=driver      the rows are staged
+    commit=prepared    the rows are written
+    commit=auto        up to maxStagedBytes, the rows are staged; if there are more, all rows of the task are written
 """
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 
 
 class Attempt(NamedTuple):
-    """The numbers by which Spark identifies a task attempt."""
+    """The numbers with which Spark identifies a task attempt."""
 
     partition: int
     task_attempt: int
 
 
 class RowsToTopics:
-    """The rows of one task attempt on their way to their topics, sent by one producer. Each topic is checked before its
-    rows.
-    """
+    """The rows of one task attempt, which one producer sends to their topics. A topic is checked before rows are sent
+    to it."""
 
     def __init__(self, options: SinkOptions, transactional_id: str | None = None, timeout_ms: int | None = None):
         self._topic = options.topic
@@ -44,7 +43,7 @@ class RowsToTopics:
             raise
 
     def check_cluster(self, planned: str | None) -> None:
-        """Raise SinkError unless the rows go to the cluster of the plan."""
+        """Raise SinkError unless this cluster has the id that the plan names."""
         self._store.check_cluster(planned)
 
     def check_current(self, plan: Plan) -> None:
@@ -52,7 +51,7 @@ class RowsToTopics:
         check_current(self._store, plan)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
-        """Queue rows that `checks` has accepted. Raise SinkError if their topic or partition does not exist."""
+        """Queue rows that `checks` has checked. Raise SinkError if their topic or partition does not exist."""
         if checks.highest_partitions != self._checked:
             self._store.check_partitions(checks.highest_partitions)
             self._checked = dict(checks.highest_partitions)
@@ -60,14 +59,15 @@ class RowsToTopics:
             send_rows(self.producer, batch, self._topic)
 
     def close(self) -> None:
-        """Close the connections. An open transaction stays open."""
+        """Close the connections. A transaction that is open stays open."""
         self._store.close()
 
 
 class Task:
-    """The work of a task attempt under a plan. As a context manager, it aborts its transaction after an exception.
+    """The work of a task attempt under a plan.
 
-    LateError replaces the error of a transaction that was ended because the plan can no longer decide.
+    As a context manager, it aborts its transaction after an exception. If the transaction was ended by another process
+    because the plan can no longer decide, it raises LateError instead of the original error.
     """
 
     def __init__(self, options: SinkOptions, plan: Plan, attempt: Attempt):
@@ -95,7 +95,7 @@ class Task:
             self._target.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Stage or send the rows of a batch. Raise SinkError for rows that cannot be written."""
+        """Stage or send the rows of a batch. Raise SinkError if a row cannot be written."""
         batch = self._checks.checked(batch)
         if not batch.num_rows:
             return
@@ -131,10 +131,8 @@ class Task:
         return target
 
     def result(self, unit: Unit) -> Staged:
-        """Wait until each row is written. Return the rows that were staged, or the open transaction.
-
-        Raise LateError if no plan would end the transaction.
-        """
+        """Wait until all rows are written. Return the staged rows or the open transaction. Raise LateError if no plan
+        would end the transaction."""
         handle = None
         if self._target is not None:
             self._target.producer.flush()

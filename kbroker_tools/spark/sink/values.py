@@ -1,10 +1,12 @@
-"""The values of the sink's protocol, the names of its transactional ids, and the broker as the protocol sees it.
+"""The values of the sink's protocol, the names of its transactional ids, and the interface to the broker.
 
-    <prefix>~d                                            the drivers: their pair is the right to decide
+A pair is a producer id and its epoch. The transactional ids are:
+
+    <prefix>~d                                            the drivers: the plan that has their pair may decide
     <prefix>~t.<pid>.<epoch>.<partition>.<task attempt>   a task attempt of the plan that has the pair (pid, epoch)
 
-A task attempt has an id of its own, which is never used again: an older attempt that wakes up cannot end a newer one's
-transaction.
+The id of a task attempt is never used again. An older attempt that resumes can therefore not end the transaction of a
+newer attempt.
 """
 from __future__ import annotations
 
@@ -21,32 +23,33 @@ VERSION = 1
 JOB = 'job.'
 QUERY = 'query.'
 HANDLE_LEVEL = 2
-"""The first transaction.version in which any process can end a transaction by its pair (KIP-890)."""
+"""The first transaction.version in which any process can end a transaction, if it knows the producer id and epoch
+(KIP-890)."""
 NO_TIMEOUT_MS = 2**31 - 1
-"""The timeout of a transaction in two-phase commit (KIP-939)."""
+"""The timeout in milliseconds that stands for a transaction in two-phase commit, which never times out (KIP-939)."""
 
 
 class SinkError(KafkaError):
-    """The sink refuses a step. None of the unit's rows becomes visible, unless a subclass says otherwise."""
+    """The sink refuses a step. No row of the unit becomes visible, unless a subclass says otherwise."""
 
     def __init__(self, message: str):
         super().__init__(ErrorCode.INVALID_REQUEST, message)
 
 
 class LateError(SinkError):
-    """A task's plan can no longer decide. Repeating the task would raise the same error."""
+    """The plan of a task can no longer decide. If the task were repeated, it would raise the same error."""
 
 
 class DecidedError(SinkError):
-    """A unit is decided, but ending its transactions has failed. A repeated call can finish it."""
+    """A unit is decided, but ending the transactions of its tasks has failed. A repeated call can complete this."""
 
 
 class LostRowsError(SinkError):
-    """A unit is decided, but a transaction of its tasks was aborted, by its timeout or by an operator."""
+    """A unit is decided, but the transaction of one of its tasks was aborted, by its timeout or by an operator."""
 
 
 class Commit(StrEnum):
-    """The values of the option `commit`, which says which process writes the rows of a task."""
+    """The values of the option `commit`. It determines which process writes the rows of a task."""
 
     DRIVER = 'driver'
     PREPARED = 'prepared'
@@ -58,19 +61,19 @@ TOO_LARGE = {
     Commit.AUTO: 'use commit=prepared, fewer tasks, or smaller batches',
     Commit.PREPARED: 'write smaller batches',
 }
-"""The remedies for rows that the driver cannot hold, by the way in which the tasks write."""
+"""Maps the value of `commit` to the advice for rows that are too large for the driver."""
 
 
 class Unit(NamedTuple):
-    """The smallest amount of rows that is written exactly once: a micro-batch of a query, or a job."""
+    """The rows that are written exactly once as a whole: a micro-batch of a query, or a job."""
 
     owner: str
-    """`query.<id>` for a query, `job.<idempotencyKey>` for a job, or `job.` for a job without a key."""
+    """`query.<id>` for a query, `job.<idempotencyKey>` for a job, or `job.` for a job without this key."""
     batch: int = 0
 
     @property
     def is_repeatable(self) -> bool:
-        """Return whether another plan may receive the same unit."""
+        """Return whether another plan may be made for the same unit."""
         return self.owner != JOB
 
     def __str__(self) -> str:
@@ -80,7 +83,7 @@ class Unit(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """The transaction of one task attempt. With it, any process can end the transaction."""
+    """A reference to the transaction of one task attempt. Any process that has it can end the transaction."""
 
     transactional_id: str
     pair: ProducerIdAndEpoch
@@ -97,27 +100,28 @@ def driver_id(prefix: str) -> str:
 
 
 def tasks_of(prefix: str, pair: ProducerIdAndEpoch | None = None) -> str:
-    """Return the beginning of the transactional ids of tasks: of one plan, or of all plans of the prefix."""
+    """Return the text with which the transactional ids of tasks begin. If `pair` is given, it is for the tasks of the
+    plan with this pair, otherwise for all tasks of the prefix."""
     return f'{prefix}~t.' if pair is None else f'{prefix}~t.{pair.producer_id}.{pair.producer_epoch}.'
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A row of the ledger: the last decided unit of an owner."""
+    """A row of the ledger. It has the last decided unit of an owner, which is a query or a job."""
 
     prefix: str
     unit: Unit
     rows: int
     pair: ProducerIdAndEpoch
     handles: tuple[Handle, ...] = ()
-    """The transactions of tasks that are committed with the unit."""
+    """The transactions of tasks that are committed together with the unit."""
 
     def key(self) -> bytes:
-        """Return the key of the row. A prefix has no `~`, so no two owners share a key."""
+        """Return the key of the row. No two owners have the same key, because a prefix has no `~`."""
         return f'{self.prefix}~{self.unit.owner}'.encode()
 
     def value(self) -> bytes:
-        """Return the value of the row. It leaves out the common beginning of transactional ids."""
+        """Return the value of the row. The common beginning of the transactional ids is omitted."""
         beginning = tasks_of(self.prefix)
         return json.dumps({'version': VERSION, 'owner': self.unit.owner, 'batch': self.unit.batch, 'rows': self.rows,
                            'producer_id': self.pair.producer_id, 'producer_epoch': self.pair.producer_epoch,
@@ -126,7 +130,7 @@ class Decision:
 
     @classmethod
     def read(cls, key: bytes, value: bytes) -> Decision:
-        """Read a row of the ledger. Raise SinkError for other content."""
+        """Return the decision in a row of the ledger. Raise SinkError if the row has other content."""
         try:
             prefix, _, owner = key.decode().partition('~')
             found = json.loads(value)
@@ -141,35 +145,35 @@ class Decision:
 
 
 class Visible(NamedTuple):
-    """The decisions that can be read now."""
+    """The decisions that are visible to a read_committed consumer now."""
 
     decisions: list[Decision]
     hides_some: bool
-    """True if an open transaction in the ledger may hide later decisions."""
+    """True if an open transaction in the ledger may hide decisions that are later than the transaction."""
 
 
 def is_urgent(commit: Commit, is_two_phase: bool) -> bool:
     """Return whether a decision must be made within half of decisionMargin.
 
-    That is so if transactions of tasks may time out. It is also so with commit=prepared: the driver's transaction has
-    nothing but the row of the ledger, for which other prefixes wait.
+    This is necessary if transactions of tasks may time out. With commit=prepared it is always so, because other
+    prefixes wait for the driver's transaction, which has only the row of the ledger.
     """
     return commit is Commit.PREPARED or (commit is Commit.AUTO and not is_two_phase)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The right to decide, and the decisions so far. Spark sends it to the tasks."""
+    """The right to decide a unit, and the decisions until now. Spark sends the plan to the tasks."""
 
     prefix: str
     cluster_id: str | None
     pair: ProducerIdAndEpoch
     decided: Mapping[str, int]
-    """The last decided batch by owner."""
+    """Maps an owner to its last decided batch number."""
     commit: Commit = Commit.DRIVER
-    """The way in which the tasks may write. AUTO allows both other ways."""
+    """The way in which tasks may write. With AUTO, each task chooses to stage or to write."""
     is_two_phase: bool = False
-    """True if the transactions of tasks have no timeout (KIP-939)."""
+    """True if the transactions of tasks never time out (KIP-939)."""
 
     @property
     def is_urgent(self) -> bool:
@@ -181,17 +185,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Staged:
-    """The staged rows of one task attempt, or its open transaction. Spark passes it from the task to the commit."""
+    """The result of one task attempt: its staged rows, or its open transaction. Spark passes it from the task to the
+    commit."""
 
     plan: Plan
     unit: Unit
     rows: int = 0
     chunks: tuple[bytes, ...] = ()
     highest_partitions: tuple[tuple[str, int], ...] = ()
-    """The topics of the staged rows, each with the highest partition that a row names, or -1."""
+    """(topic, highest partition number that a row names) for each topic of the staged rows. The number is -1 if no row
+    names a partition."""
     handle: Handle | None = None
     late: str = ''
-    """The reason why the plan can no longer decide, if the task was late. The task has then written nothing."""
+    """The reason why the plan can no longer decide, if the task was late. Such a task has written nothing."""
 
     @property
     def is_skipped(self) -> bool:
@@ -208,60 +214,62 @@ class BrokerFacts(NamedTuple):
     cluster_id: str | None
     transaction_version: int
     has_two_phase: bool
-    """True if the coordinator serves InitProducerId 6 (KIP-939)."""
+    """True if the coordinator supports version 6 of InitProducerId (KIP-939)."""
 
 
 class Store(Protocol):
-    """The broker, as the protocol sees it. Each method raises KafkaError and ClientError."""
+    """The interface of the protocol to a broker. Each method raises KafkaError and ClientError."""
 
     def check_topic(self) -> None:
-        """Raise SinkError if the topic of all rows does not exist. Do nothing if each row names its own topic."""
+        """Raise SinkError if the topic of all rows does not exist. Do nothing if each row names its topic."""
 
     def broker(self, prefix: str) -> BrokerFacts:
-        """Return the properties of the cluster. This writes nothing."""
+        """Return the properties of the cluster. This call writes nothing to the cluster."""
 
     def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
-        """Raise the epoch of the prefix's drivers, and settle their open transaction. Return the new producer id and
+        """Raise the epoch of the prefix's drivers, and end their open transaction. Return the new producer id and
         epoch.
 
-        The broker refuses an urgent decision after half of decisionMargin.
+        If `is_urgent`, the broker refuses the decision after half of decisionMargin.
         """
 
     def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
-        """Abort the drivers' transaction of this pair, or prevent it from beginning. Other pairs are not affected."""
+        """Abort the drivers' transaction of this pair, or prevent it from beginning. A transaction of another pair is
+        not affected."""
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
-        """Return the producer id and epoch (the pair) of the prefix's drivers."""
+        """Return the pair (producer id and epoch) of the prefix's drivers."""
 
     def decisions(self, prefix: str) -> list[Decision]:
-        """Return the committed rows of the prefix in their order, including all that were decided before the call."""
+        """Return the committed rows of the prefix in the order of their decisions. All decisions that were made before
+        the call are included."""
 
     def visible_decisions(self, prefix: str) -> Visible:
-        """Return the rows that no open transaction hides. Wait only for transactions that are about to end."""
+        """Return the rows that no open transaction hides. Wait only briefly for a transaction that is about to end."""
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
-        """Return the interval at which the coordinator of the drivers looks for expired transactions.
-
-        None if the user may not describe the broker's configs.
-        """
+        """Return the interval in milliseconds at which the coordinator of the drivers looks for expired transactions.
+        Return None if the user may not describe the configs of the broker."""
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
-        """Write staged rows and the decision in one transaction of the decision's pair. Raise SinkError if the pair is
-        fenced.
+        """Write staged rows and the decision in one transaction, with the pair of the decision. Raise SinkError if the
+        pair is fenced.
 
-        `check` is called between the rows and the decision. If it raises, nothing is decided.
+        `check` is called during the transaction, before its commit. If `check` raises an exception, nothing is decided.
         """
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1,
                           also: Collection[Handle] = ()) -> list[OpenTransaction]:
-        """Return the open transactions whose ids have this beginning, or only those that are open for longer.
+        """Return the open transactions whose ids begin with `beginning`. With `longer_than_ms`, return only those that
+        have been open for longer.
 
-        A list can lack a transaction whose coordinator moves to another broker. The transactions of `also` are returned
-        if they are open, whether the list has them or not.
+        The list of a broker can lack a transaction whose coordinator is moving to another broker. A transaction in
+        `also` is therefore returned if it is open, even if the list lacks it.
         """
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
-        """Commit or abort transactions. Return those that the broker has ended the other way, or no longer knows."""
+        """Commit or abort transactions. Return those that the broker has already ended the other way, or no longer
+        knows."""
 
     def aborted(self, handles: Collection[Handle]) -> list[Handle]:
-        """Return which of these ended transactions were aborted."""
+        """Return the transactions in `handles` that were aborted. All of them must have ended."""

@@ -1,8 +1,8 @@
-"""The writers that PySpark calls. They run the protocol with rows from Spark.
+"""The writers that PySpark calls. They run the protocol of the sink with rows from Spark.
 
-Spark pickles the writer for the tasks, in a process of the driver: that is when the plan is made. The commit of a
-micro-batch runs in another process, on a writer that was not pickled and has no plan. It finds the plan in the results
-of the tasks.
+In a process of the driver, Spark pickles the writer for the tasks, and the plan is made at this moment. The commit of a
+micro-batch runs in another process. Its writer was not pickled and has no plan, so it finds the plan in the results of
+the tasks.
 """
 from __future__ import annotations
 
@@ -50,13 +50,12 @@ class TaskResult(WriterCommitMessage):
 
 
 class PlanError(PickleError):
-    """A plan has failed. PySpark raises a PickleError unchanged, but prints the traceback of any other error of
-    pickling.
-    """
+    """A plan has failed. It is a PickleError because PySpark raises a PickleError unchanged. For any other error during
+    pickling, it prints a traceback."""
 
 
 class _Writer:
-    """A writer of rows whose columns the sink accepts."""
+    """A writer for rows with columns that the sink accepts."""
 
     def __init__(self, options: SinkOptions, schema: StructType):
         check_schema(schema, options.topic)
@@ -64,13 +63,13 @@ class _Writer:
 
 
 class _Planned(_Writer, ABC):
-    """The common part of the writers with delivery=exactly_once. The plan is made when Spark pickles the writer."""
+    """The common part of the two writers with delivery=exactly_once. The plan is made when Spark pickles the writer."""
 
     plan: Plan | None = None
 
     @abstractmethod
     def is_owner(self, owner: str) -> bool:
-        """Return whether the tasks need the decision of this owner."""
+        """Return whether the tasks need to know the last decision of this owner."""
 
     @message_first(PlanError)
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +89,7 @@ class _Planned(_Writer, ABC):
 
     @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Stage or write the rows of a task. If the unit is decided or the task is late, only read the rows."""
+        """Stage or write the rows of a task. If the unit is already decided or the task is late, only read the rows."""
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
@@ -113,14 +112,15 @@ class _Planned(_Writer, ABC):
 
     @staticmethod
     def _without_rows(staged: Staged, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Read the rows of a task that writes nothing, as Spark expects. Return the result of the task."""
+        """Read the rows of a task without writing them, because Spark expects that all rows are read. Return the result
+        of the task."""
         for _ in batches:
             pass
         return TaskResult(staged)
 
     @message_first()
     def decide(self, messages: Messages) -> None:
-        """Write the staged rows and the decision in one transaction, then end the transactions of the tasks."""
+        """Write the staged rows and the decision in one transaction. Then end the transactions of the tasks."""
         bounds = Bounds(self.options.max_driver_bytes, self.options.decision_margin_ms)
         with closing(BrokerStore(self.options)) as store:
             decision = protocol.commit(store, _staged(messages), bounds)
@@ -128,17 +128,17 @@ class _Planned(_Writer, ABC):
             logger.warning('%s', self.skipped(messages))
 
     def skipped(self, messages: Messages) -> str:
-        """Return a sentence that says that the unit was written before."""
+        """Return a sentence which says that the unit was already written."""
         unit = next(staged.unit for staged in _staged(messages) if staged is not None)
         again = '' if unit.owner.startswith(QUERY) else '. For another job, give another idempotencyKey'
         return (f'{unit} with the prefix {self.options.prefix!r} was written before, so nothing was written '
                 f'now{again}')
 
     def withdraw(self, messages: Messages) -> None:
-        """End the transactions of the tasks, if that is possible now. The next plan ends the remaining ones.
+        """End the transactions of the tasks, if possible. The next plan ends the remaining transactions.
 
-        Log errors instead of raising them: Spark would then report only that the job has failed, instead of the
-        commit's own error.
+        Errors are logged and not raised. If this method raised an error, Spark would report only that the job has
+        failed, and not the original error of the commit.
         """
         if self.options.commit is Commit.DRIVER:
             return      # as `protocol.abort` does, without a connection
@@ -163,7 +163,8 @@ class _Planned(_Writer, ABC):
 
 
 def _withdrawn(stopped: Stopped) -> str:
-    """Return a sentence about the withdrawal. The commit of a decided unit is completed."""
+    """Return a sentence about the result of the withdrawal. If the unit was decided, the withdrawal has completed its
+    commit."""
     ended = stopped.ended
     if ended.committed:
         return f'it was decided, and {len(ended.committed)} transactions of its tasks were committed: ' \
@@ -181,7 +182,7 @@ def _staged(messages: Messages) -> list[Staged | None]:
 
 
 class JobWriter(_Planned, DataSourceArrowWriter):
-    """The writer of `df.write`. The unit is the job."""
+    """The writer of `df.write` with delivery=exactly_once. The unit is the job."""
 
     def __init__(self, options: SinkOptions, schema: StructType):
         super().__init__(options, schema)
@@ -201,7 +202,7 @@ class JobWriter(_Planned, DataSourceArrowWriter):
 
 
 class StreamWriter(_Planned, DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`. The unit is the micro-batch."""
+    """The writer of `df.writeStream` with delivery=exactly_once. The unit is the micro-batch."""
 
     def is_owner(self, owner: str) -> bool:
         return owner.startswith(QUERY)  # the plan of a micro-batch does not know its query
@@ -222,7 +223,7 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
 
 
 class _Direct(_Writer):
-    """The common part of the writers with delivery=at_least_once: tasks write without transactions."""
+    """The common part of the two writers with delivery=at_least_once. Tasks write without transactions."""
 
     @message_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -234,10 +235,10 @@ class _Direct(_Writer):
         return WriterCommitMessage()
 
     def commit(self, messages: Messages, batchId: int = 0) -> None:
-        """Do nothing: the rows are written."""
+        """Do nothing, because the tasks have already written the rows."""
 
     def abort(self, messages: Messages, batchId: int = 0) -> None:
-        """Do nothing: written rows stay."""
+        """Do nothing, because rows that were written cannot be removed."""
 
 
 class DirectJobWriter(_Direct, DataSourceArrowWriter):
