@@ -1,1 +1,1 @@
-"""The causes that hold a last stable offset, and their remedies."""
+"""The causes that hold a last stable offset, and the remedy for each cause."""

@@ -1,13 +1,14 @@
-"""The causes that hold a last stable offset, with their explanation, what happens next, and what to do.
+"""The causes that hold a last stable offset. Each cause has an explanation, a forecast and advice.
 
 `judge` is a pure function over the `Facts` of `gatherer`. Its verdict is the first cause in the table `CAUSES` whose
 predicate fits. Each cause has occurred on real brokers: `known_as` names the KIPs and issues of Apache Kafka about it.
 
 The reasoning rests on three rules of the protocol (KIP-98, KIP-890):
 - The coordinator's row names a partition before the first record of the transaction is appended to it.
-- A Complete row is written once every marker is durable. So if the coordinator is idle, nothing will end a transaction
-  that is still open.
-- A marker carries the epoch of the transaction it ends, or the next one where each ending bumps the epoch (TV2).
+- A Complete row is written once every marker is durable. If the coordinator has written it and a transaction is still
+  open in a partition, nothing will end this transaction.
+- A marker carries the epoch of the transaction that it ends. If each ending bumps the epoch (TV2), the marker carries
+  the next epoch.
 """
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvi
 
 MAX_PRODUCER_EPOCH = 32767
 CLOCK_TOLERANCE_MS = 1000
-"""The largest difference that two machines' clocks may have. Only a larger difference counts as evidence."""
+"""The largest difference in milliseconds between the clocks of two machines that is not used as evidence."""
 SINK_TASK = re.compile(r'(.+)~t\.\d+\.\d+\.\d+\.\d+')
-"""The transactional id of a task of the Spark sink. It begins with the transactionalIdPrefix of the query."""
+"""Matches the transactional id of a task of the Spark sink. The id begins with the transactionalIdPrefix of the
+query."""
 SETTLING_MS = 60_000
-"""The time in which the markers of a decided transaction normally are written."""
+"""The time in milliseconds in which the markers of a decided transaction are normally written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Cause:
     name: str
     fits: Callable[[Facts], bool]
     headline: Callable[[Facts], str]
-    """The headline, which follows `<partition> `."""
+    """The function that returns the headline. In the output, `<partition> ` precedes the headline."""
     why: Callable[[Facts], str]
     next: Callable[[Facts], str]
     advice: Callable[[Facts], Advice]
@@ -63,14 +65,14 @@ class Cause:
 
 
 def sink_prefix(transactional_id: str) -> str | None:
-    """Return the transactionalIdPrefix of the Spark query whose task has this id, or None for an id of another
-    program."""
+    """Return the transactionalIdPrefix of the Spark query to whose task the id belongs. Return None if the id belongs
+    to another program."""
     found = SINK_TASK.fullmatch(transactional_id)
     return None if found is None else found[1]
 
 
 def judge(facts: Facts) -> Verdict:
-    """Return the verdict of the first cause that fits."""
+    """Return the verdict of the first cause in CAUSES that fits the facts."""
     cause = next(cause for cause in CAUSES if cause.fits(facts))
     advice = cause.advice(facts)
     return Verdict(cause.name, cause.is_stuck, f'{facts.name} {cause.headline(facts)}', cause.why(facts),
@@ -84,7 +86,8 @@ def _is_known(facts: Facts) -> bool:
 
 
 def _is_unseen(facts: Facts) -> bool:
-    """Return True if an unreadable row may belong to a coordinator that has the transaction and will end it."""
+    """Return True if some rows of coordinators cannot be read. Such a row may show that a coordinator knows the
+    transaction and will end it."""
     return not _is_known(facts) and not facts.state_log.is_readable
 
 
@@ -116,7 +119,8 @@ def _is_fenced_coordinator(facts: Facts) -> bool:
 
 
 def _is_overdue_decision(facts: Facts) -> bool:
-    """Return True for a decision long ago. If its time is unknown, the transaction's timeout replaces it."""
+    """Return True if the transaction was decided more than SETTLING_MS ago. If the time of the decision is unknown, use
+    the time at which the transaction times out."""
     decided_at_ms = facts.decided_at_ms if facts.decided_at_ms is not None else facts.expires_at_ms
     return _is_decided(facts) and facts.now_ms - decided_at_ms > SETTLING_MS
 
@@ -146,8 +150,8 @@ def _began_in_the_future(facts: Facts) -> bool:
 
 
 def _was_cut(facts: Facts) -> bool:
-    """Return True if a marker of this epoch was appended after the transaction began, and the transaction is still
-    open."""
+    """Return True if a marker with the epoch of the transaction was appended after the transaction began, although the
+    transaction is still open."""
     marker = facts.log.last_marker if facts.log else None
     return (_is_ongoing_here(facts) and marker is not None and marker.producer_epoch == facts.epoch
             and marker.timestamp_ms > _started_ms(facts) + CLOCK_TOLERANCE_MS)
@@ -160,7 +164,8 @@ def _is_dated_before_marker(facts: Facts) -> bool:
 
 
 def _joined_late(facts: Facts) -> bool:
-    """Return True if a record is older than the previous transaction's marker in the same epoch (TV0, TV1)."""
+    """Return True if a record is older than the previous transaction's marker, and both have the same epoch (TV0,
+    TV1)."""
     log = facts.log
     return (_is_ongoing_here(facts) and log is not None and log.last_marker is not None and log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch and _is_dated_before_marker(facts))
@@ -172,15 +177,15 @@ def _begins_mid_sequence(facts: Facts) -> bool:
 
 
 def _is_overdue(facts: Facts) -> bool:
-    """Return True if the coordinator missed the timeout. In a directory nothing is overdue, because no broker may
-    run."""
+    """Return True if the coordinator has not ended the transaction at its timeout. For a log directory, return False,
+    because no broker may be running."""
     return (_is_ongoing_here(facts) and facts.is_live
             and facts.now_ms > facts.expires_at_ms + 2 * facts.expiry_interval_ms)
 
 
 def _has_lost_marker(facts: Facts) -> bool:
-    """Return True if the coordinator completed this transaction, which needs a durable marker here, but the log has
-    none."""
+    """Return True if the coordinator has completed this transaction, but the log has no marker for it. The coordinator
+    completes a transaction only after every marker is durable."""
     decision, log = facts.decision, facts.log
     if decision is None or log is None or not log.is_whole:
         return False
@@ -193,8 +198,8 @@ def _has_lost_marker(facts: Facts) -> bool:
 
 
 def _skipped_add(facts: Facts) -> bool:
-    """Return True if the previous transaction's marker bumped the epoch (TV2), and this is the first write in the new
-    one."""
+    """Return True if the previous transaction's marker bumped the epoch (TV2), and this is the first write with the new
+    epoch."""
     log = facts.log
     return (log is not None and log.last_marker is not None and not log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch)
@@ -211,7 +216,8 @@ def _was_late(facts: Facts) -> bool:
 
 
 def _was_never_added(facts: Facts) -> bool:
-    """Return True if the rows of that time still exist and no row adds the partition."""
+    """Return True if the rows from the time of the transaction still exist, and none of them adds the partition to the
+    transaction."""
     log = facts.log
     return log is not None and log.is_whole and any(
         row.timestamp_ms <= log.max_timestamp_ms + CLOCK_TOLERANCE_MS for row in facts.state_log.past)
@@ -254,7 +260,8 @@ def _marker(facts: Facts) -> Marker:
 
 
 def _coordinator_says(facts: Facts) -> str:
-    """Return why nothing will end the transaction: the coordinator has another state for the id."""
+    """Return the text that says why nothing will end the transaction: its coordinator has a different state for the
+    transactional.id."""
     row = _row(facts)
     if row.state in IDLE_STATES:
         return f'the coordinator has no open transaction ({row.state}, epoch {row.producer_epoch})'
@@ -448,8 +455,8 @@ def _on_replication(_: Facts) -> str:
 
 
 def _at_timeout(facts: Facts) -> str:
-    """Return when the transaction ends by its timeout. The coordinator checks for expired transactions at an
-    interval."""
+    """Return the text that says when the transaction will be ended by its timeout. The coordinator looks for expired
+    transactions at an interval."""
     row = _row(facts)
     expires_at = words_for_time(facts.expires_at_ms)
     if row.timeout_ms == NEVER_TIMES_OUT_MS:
@@ -490,7 +497,8 @@ def _nothing(_: Facts) -> Advice:
 
 
 def _ask_the_cluster(facts: Facts) -> Advice:
-    """Advise no `abort` on partial knowledge: a coordinator on another broker may be about to commit."""
+    """Return advice that does not include `abort`, because the knowledge is incomplete. A coordinator on another broker
+    may be about to commit the transaction."""
     command = f'{facts.command} why-stuck {shell_word(facts.topic)}:{facts.partition}'
     if facts.is_live:
         return Advice('ask again as a user who may describe every transactional.id and read __transaction_state')
@@ -502,7 +510,8 @@ def _check_replicas(_: Facts) -> Advice:
 
 
 def _abort(facts: Facts) -> Advice:
-    """Advise a marker in this partition alone, which is safe if no coordinator will end the transaction."""
+    """Return the advice to write a marker to this partition only. This is safe if no coordinator will end the
+    transaction."""
     assert facts.holder is not None
     first_offset = facts.holder.transaction_first_offset
     command = (f'{facts.command} abort --topic {shell_word(facts.topic)} --partition {facts.partition} '
@@ -523,9 +532,10 @@ def _records(facts: Facts) -> str:
 
 
 def _terminate(facts: Facts) -> Advice:
-    """Advise that the coordinator ends the transaction, so that it ends the same way in all of its partitions.
+    """Return the advice to let the coordinator end the transaction. It then ends in the same way in all of its
+    partitions.
 
-    A transaction of a Spark query may be decided: aborting it would lose its rows.
+    A transaction of a Spark query may already be decided. Aborting it would lose its rows.
     """
     if sink_prefix(_row(facts).transactional_id) is not None:
         return _finish(facts)
@@ -536,8 +546,8 @@ def _terminate(facts: Facts) -> Advice:
 
 
 def _complete(facts: Facts) -> Advice:
-    """Advise the external coordinator first: ending the transaction against its decision loses or duplicates
-    records."""
+    """Return the advice to let the external coordinator of the two-phase commit decide. If the transaction is ended
+    against the external decision, records are lost or duplicated."""
     producer_id, producer_epoch = _row(facts).producer_id, _row(facts).producer_epoch
     return Advice(_once_it_runs(
         facts, 'let the external coordinator complete it: its client initialises again, keeps the prepared transaction '
@@ -547,7 +557,8 @@ def _complete(facts: Facts) -> Advice:
 
 
 def _finish(facts: Facts) -> Advice:
-    """Advise finish-spark, which reads the ledger of the sink: a decided transaction must not be aborted."""
+    """Return the advice to run finish-spark, which reads the ledger of the sink. A transaction that the ledger names
+    must not be aborted."""
     prefix = sink_prefix(_row(facts).transactional_id)
     assert prefix is not None
     command = f'{facts.command} finish-spark --prefix {shell_word(prefix)} --dry-run'
@@ -565,7 +576,8 @@ def _wait(facts: Facts) -> Advice:
 
 
 def _reload(facts: Facts) -> Advice:
-    """Advise a reload. A committed transaction must not be aborted: only this partition would lose its records."""
+    """Return the advice to reload the coordinator. A committed transaction must not be aborted in this partition,
+    because only this partition would lose its records."""
     text = 'restart the broker that coordinates it, or move the leader of its partition of __transaction_state'
     if _row(facts).state == 'PrepareCommit':
         return Advice(f'{text}. `abort` is not for this: the transaction is committed, and this partition would lose '
@@ -592,7 +604,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('unreplicated', lambda facts: facts.holder is None,
           lambda facts: f'is held at offset {facts.offsets.last_stable_offset}, and yet no transaction is open',
           _why_unreplicated, _on_replication, _check_replicas),
-    # No transactional.id has the producer id now.
+    # The following causes apply if no transactional.id has the producer id now.
     Cause('coordinator-unseen', _is_unseen, _held('it cannot be seen from here whether it hangs'), _why_unseen,
           _unknown_end, _ask_the_cluster),
     Cause('id-forgotten', _was_forgotten, _held(HANGING), _why_forgotten, *_BY_HAND),
@@ -601,7 +613,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('state-lost', _has_lost_state, _held(HANGING), _why_state_lost, *_BY_HAND),
     Cause('unknown-producer', lambda facts: not _is_known(facts), _held(HANGING), _why_unknown, *_BY_HAND),
     Cause('coordinator-behind', _is_behind_the_log, _held(HANGING), _why_behind, *_BY_HAND),
-    # The transaction is decided, and this partition lacks its marker.
+    # The following causes apply if the transaction is decided and its marker is missing in this partition.
     Cause('coordinator-fenced', _is_fenced_coordinator, _held('its end is decided, but its marker is refused'),
           _why_fenced_coordinator, _when_epoch_is_reached, _reload, known_as=('KAFKA-9144',)),
     Cause('marker-refused', lambda facts: bool(facts.marked_elsewhere) and _is_overdue_decision(facts),
@@ -610,7 +622,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause('prepared-stuck', _is_overdue_decision, _held('its end is decided, but its marker does not arrive'),
           _why_prepared, _when_reloaded, _reload, known_as=('KAFKA-9777', 'KAFKA-16352', 'KAFKA-18137')),
     Cause('ending', _is_decided, _held('its transaction is just ending'), _why_prepared, _in_a_moment, _wait),
-    # The transaction is open and includes this partition, so the coordinator can end it.
+    # The following causes apply if the transaction is open and includes this partition, so that the coordinator can end
+    # it.
     Cause('epoch-exhausted', _is_exhausted, _held('its transaction is open, and its epochs are used up'),
           _why_exhausted, *_IN_TIME, known_as=('KAFKA-20090', 'KAFKA-19367')),
     Cause('two-phase-prepared', _is_kept, _held('its transaction is prepared for two-phase commit, and waits for its '
@@ -631,7 +644,7 @@ CAUSES: tuple[Cause, ...] = (
           known_as=('KAFKA-14920',)),
     Cause('overdue', _is_overdue, _held('its transaction is open beyond its timeout'), _why_overdue, *_IN_TIME),
     Cause('in-progress', _is_ongoing_here, _held('its transaction is open'), _why_open, *_IN_TIME),
-    # The coordinator knows the producer id but has no such transaction.
+    # The following causes apply if the coordinator knows the producer id but has no such transaction.
     Cause('marker-lost', _has_lost_marker, _held(HANGING), _why_marker_lost, *_BY_HAND),
     Cause('add-skipped', _skipped_add, _held(HANGING), _why_add_skipped, *_BY_HAND,
           known_as=('KAFKA-18575', 'KAFKA-18654')),

@@ -1,4 +1,4 @@
-"""The interval at which a coordinator looks for expired transactions."""
+"""The interval at which the coordinator of a transaction looks for expired transactions."""
 from __future__ import annotations
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -9,10 +9,8 @@ EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 
 
 def expiry_interval_ms(admin: Admin, node_id: int) -> int | None:
-    """Return the interval of a broker. Return None if the broker has no such setting, or this user may not read it.
-
-    Raise KafkaError or ClientError.
-    """
+    """Return the interval of a broker in milliseconds. Return None if the broker does not have the setting, or if the
+    user may not read it. Raise KafkaError or ClientError if the broker fails."""
     broker = (ResourceType.BROKER, str(node_id))
     found = admin.describe_configs([broker])[broker]
     if isinstance(found, KafkaError):

@@ -1,4 +1,4 @@
-"""Facts about a partition and the transaction that holds its last stable offset: the input of `causes.judge`."""
+"""Facts about a partition and about the transaction that holds its last stable offset. `causes.judge` reads them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, Transacti
 from kbroker_tools.base.view import PartitionOffsets
 
 EXPIRY_INTERVAL_MS = 10_000
-"""The default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
+"""The default of the setting transaction.abort.timed.out.transaction.cleanup.interval.ms."""
 IDLE_STATES = frozenset({'Empty', 'CompleteCommit', 'CompleteAbort'})
 DECIDED_STATES = frozenset({'PrepareCommit', 'PrepareAbort'})
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A marker in the partition, which ends a transaction."""
+    """A transaction marker in the partition."""
 
     offset: int
     producer_epoch: int
@@ -30,72 +30,77 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """Evidence in the partition's batches about the transaction that holds the partition."""
+    """Evidence in the log of the partition about the transaction that holds its last stable offset."""
 
     producer_epoch: int
-    """The epoch of the transaction's first batch."""
+    """The producer epoch of the transaction's first batch."""
     base_sequence: int
     max_timestamp_ms: int
     records: int
-    """The number of the producer's records from its first offset up to the high watermark."""
+    """The number of records that the producer has written, from the transaction's first offset to the high
+    watermark."""
     is_counted: bool = True
-    """False if `records` is too low, because counting stopped at a limit."""
+    """False if `records` is too low because the count stopped at a limit."""
     last_marker: Marker | None = None
-    """The producer's last marker before the first offset."""
+    """The last marker of the producer before the transaction's first offset."""
     has_earlier_data: bool = False
-    """True if the producer wrote in the same epoch before the first offset."""
+    """True if the producer wrote with the same epoch before the transaction's first offset."""
     is_whole: bool = True
-    """True if the log was read from offset 0, so that anything not found does not exist."""
+    """True if the log was read from offset 0. Evidence that was not found then does not exist."""
     is_ended: bool = False
-    """True if a marker of the producer was appended after the first offset while the facts were gathered."""
+    """True if a marker of the producer was appended after the transaction's first offset, while the facts were
+    gathered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastRow:
-    """A row of `__transaction_state`. It names the producer id, or follows such a row of the same transactional.id."""
+    """A row of `__transaction_state` that is evidence. It has the producer id, or it follows such a row and has the
+    same transactional.id."""
 
     transactional_id: str
     state: str | None
-    """None for a tombstone, which deletes the id."""
+    """The state in the row. None for a tombstone, which deletes the transactional.id."""
     timestamp_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: frozenset[TopicPartition] = frozenset()
     bumps_epoch: bool = False
-    """True if the transaction ends by the rules of TV2 (KIP-890)."""
+    """True if the transaction ends by the rules of transaction.version 2 (KIP-890)."""
     kept_by: tuple[int, int] | None = None
-    """The producer id and epoch of the client that keeps a prepared transaction (KIP-939)."""
+    """The producer id and epoch of the client that has prepared the transaction and may complete it (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateLog:
-    """The readable part of `__transaction_state`."""
+    """The part of `__transaction_state` that could be read."""
 
     is_readable: bool = True
     has_rows: bool = True
     leader_epoch: int = -1
-    """The epoch of the last batch in the id's partition, or -1 if unknown. The coordinator's epoch is this or
-    higher."""
+    """The leader epoch of the last batch in the partition of the transactional.id. The epoch of the coordinator is not
+    lower. -1 if unknown."""
     past: tuple[PastRow, ...] = ()
     """Oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldGroup:
-    """A consumer group with an offset in the partition."""
+    """A consumer group that has committed an offset in the partition."""
 
     group_id: str
     offset: int
     lag: int
-    """The lag up to the high watermark."""
+    """The number of offsets from the committed offset to the high watermark."""
     members: tuple[GroupMemberInfo, ...] = ()
-    """The members to which the partition is assigned."""
+    """The members of the group to which the partition is assigned."""
     is_past_end: bool = False
-    """True if the log ends below the offset: it lost records, or the topic was created again."""
+    """True if the committed offset is above the end of the log. The log has then lost records, or the topic was created
+    again."""
 
 
 class Writer(NamedTuple):
-    """A group whose offsets the transaction commits. Its members are the clients that produce."""
+    """A consumer group whose offsets the transaction commits. The members of the group are the clients that use the
+    producer."""
 
     group_id: str
     members: tuple[GroupMemberInfo, ...]
@@ -109,24 +114,24 @@ class Facts:
     offsets: PartitionOffsets
     is_live: bool = True
     holder: ProducerInfo | None = None
-    """The producer whose open transaction begins first."""
+    """The producer of the first open transaction, which holds the last stable offset."""
     behind: tuple[ProducerInfo, ...] = ()
-    """Other producers with an open transaction, sorted by its first offset."""
+    """The producers of the other open transactions, sorted by the first offset of their transactions."""
     behind_ids: tuple[str | None, ...] = ()
-    """The transactional.ids of `behind`, each None if the coordinator does not have it."""
+    """The transactional.id of each producer in `behind`. None if the coordinator does not know the producer."""
     log: LogEvidence | None = None
     transaction: TransactionInfo | None = None
-    """The coordinator's state of the transactional.id that has the holder's producer id now."""
+    """The coordinator's state of the transactional.id to which the holder's producer id belongs now."""
     state_log: StateLog = StateLog()
     marked_elsewhere: tuple[TopicPartition, ...] = ()
-    """Other partitions of a decided transaction that have its marker."""
+    """The other partitions of a decided transaction in which its marker has been written."""
     groups: tuple[HeldGroup, ...] = ()
     unread_groups: tuple[str, ...] = ()
-    """Groups whose offsets could not be read."""
+    """The groups whose offsets could not be read."""
     writers: tuple[Writer, ...] = ()
     expiry_interval_ms: int = EXPIRY_INTERVAL_MS
     command: str = 'kbroker-transactions --bootstrap-server HOST:PORT'
-    """The beginning of every suggested command."""
+    """The beginning of the command lines in the advice."""
 
     @property
     def name(self) -> str:
@@ -138,7 +143,7 @@ class Facts:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch in which the holder began the transaction."""
+        """Return the producer epoch with which the holder began the transaction."""
         assert self.holder is not None
         return self.log.producer_epoch if self.log else self.holder.producer_epoch
 
@@ -150,7 +155,7 @@ class Facts:
 
     @property
     def is_covered(self) -> bool:
-        """Return True if the coordinator's transaction includes this partition."""
+        """Return True if the transaction of the coordinator includes this partition."""
         return self.transaction is not None and (self.topic, self.partition) in self.transaction.partitions
 
     @property
@@ -160,8 +165,8 @@ class Facts:
 
     @property
     def decision(self) -> PastRow | None:
-        """Return the Prepare row of the holder's transaction that names this partition, if a Complete row followed
-        it."""
+        """Return the Prepare row that ended the holder's transaction in this partition. Return None unless a Complete
+        row follows it."""
         found = None
         for row, following in zip(self.state_log.past, self.state_log.past[1:], strict=False):
             if (row.state in DECIDED_STATES and following.state in IDLE_STATES
@@ -172,7 +177,8 @@ class Facts:
 
     @property
     def kept_by(self) -> tuple[int, int] | None:
-        """Return the client that keeps the holder's transaction, if the last row of its id can be read."""
+        """Return the producer id and epoch of the client that has prepared the holder's transaction (KIP-939). Return
+        None if no row can be read."""
         return self.state_log.past[-1].kept_by if self.state_log.past else None
 
     @property

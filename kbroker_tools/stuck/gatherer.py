@@ -1,4 +1,5 @@
-"""The gathering of facts from the coordinator, the partition's log and `__transaction_state`."""
+"""The gathering of facts about a partition. They come from the coordinator, the log of the partition and
+`__transaction_state`."""
 from __future__ import annotations
 
 import time
@@ -33,37 +34,40 @@ if TYPE_CHECKING:
 
 
 LOOK_BACK_OFFSETS = 100_000
-"""The number of offsets before a transaction in which its producer's last marker is searched."""
+"""The number of offsets before the transaction that are searched for the producer's last marker."""
 LOOK_AHEAD_OFFSETS = 100_000
-"""The number of offsets of a transaction in which its records are counted."""
+"""The number of offsets of a transaction in which records are counted."""
 ATTEMPTS, PAUSE_S = 50, 0.02
-"""The attempts to read a changing partition in one state. Together they last longer than a flush."""
+"""The number of attempts to read a partition without a change in between. All attempts together take longer than a
+flush."""
 PAST_ROWS = 1000
-"""The most rows that are kept of one id. They are its last ones."""
+"""The most rows that are kept for one transactional.id. The last rows are kept."""
 OTHER_PARTITIONS = 100
-"""The most other partitions of a decided transaction in which its marker is searched."""
+"""The most other partitions of a decided transaction that are searched for its marker."""
 
 
 class Gatherer:
-    """A gatherer of facts about partitions. It reads the state of the cluster once for all of them."""
+    """A gatherer of facts about partitions. The state of the cluster is read once and used for all partitions."""
 
     def __init__(self, view: View, command: str,
                  expiry_interval_ms: Callable[[int], int | None] = lambda node_id: None,
                  sleep: Callable[[float], None] = time.sleep):
-        """`command` is the beginning of every command line for this cluster. `expiry_interval_ms` asks a node for its
-        setting."""
+        """`command` is the beginning of the command lines in the advice. `expiry_interval_ms` is called with a node id
+        and returns the interval of that broker."""
         self._view = view
         self._command = command
         self._expiry_interval_ms = expiry_interval_ms
         self._sleep = sleep
 
     def facts(self, topic: str, partition: int) -> Facts:
-        """Return the facts of one partition. Raise KafkaError if it does not exist or cannot be read.
+        """Return the facts of one partition. Raise KafkaError if the partition does not exist or cannot be read.
 
-        The partition may change during the reads, so they are repeated until they agree. They agree in two cases. In
-        the first, the same transaction is first before and after the coordinator was asked, which reports an end only
-        after its marker. In the second, the last stable offset has reached the first high watermark, so that nothing is
-        held.
+        The partition may change while it is read. The reads are therefore repeated until one of these conditions is
+        met:
+
+        - The same transaction is the first open one before and after the request to the coordinator. The coordinator
+          reports the end of a transaction only after its marker is written.
+        - The last stable offset has reached the first high watermark that was read, so no transaction holds it.
         """
         first: PartitionOffsets | None = None
         for attempt in range(ATTEMPTS):
@@ -87,7 +91,7 @@ class Gatherer:
 
     def _whole(self, facts: Facts, holders: list[ProducerInfo], transaction: TransactionInfo | None,
                log: LogEvidence | None) -> Facts:
-        """Return `facts` with the facts about the transaction of the first of `holders`."""
+        """Return `facts` with additional facts about the transaction of the first producer in `holders`."""
         at, holder = (facts.topic, facts.partition), holders[0]
         interval_ms = self._expiry_interval_ms(transaction.coordinator_id) if transaction else None
         return replace(
@@ -116,7 +120,8 @@ class Gatherer:
         return {listing.producer_id: listing for listing in self._view.transactions()}
 
     def _transaction_of(self, producer_id: int) -> TransactionInfo | None:
-        """Return the coordinator's current state. If the cached listing lacks the id, fetch the listing again first."""
+        """Return the state of the transaction that the coordinator has for a producer id. If the cached list of
+        transactions lacks the producer id, request the list again first."""
         for _ in range(2):
             listing = self._transactions.get(producer_id)
             info = self._view.transaction(listing.transactional_id) if listing else None
@@ -139,14 +144,14 @@ class Gatherer:
         return {}
 
     def _state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """Return the rows. They are read once for all partitions that the transaction holds."""
+        """Return the rows about a producer id. They are cached, because a transaction may hold several partitions."""
         key = producer_id, transaction
         if key not in self._state_logs:
             self._state_logs[key] = self._read_state_log(producer_id, transaction)
         return self._state_logs[key]
 
     def _read_state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """Read the rows of the transactional.id that has, or had, the producer id."""
+        """Read the rows of the transactional.id that has, or has had, the producer id."""
         from kbroker_tools.rows.transaction_rows import stored_rows
         wanted = transaction.transactional_id if transaction else None
         past: dict[str, deque[PastRow]] = {wanted: deque(maxlen=PAST_ROWS)} if wanted else {}
@@ -160,13 +165,13 @@ class Gatherer:
                         leader_epoch = max(leader_epoch, stored.leader_epoch)
             except KafkaError:
                 is_readable = False
-        # If the coordinator has no id for the producer id, use the last id that had it.
+        # If the coordinator has no transactional.id with the producer id, use the last one that had it.
         rows = max(past.values(), key=lambda rows: rows[-1].timestamp_ms if rows else 0, default=())
         return StateLog(is_readable, has_rows, leader_epoch, tuple(rows))
 
     def _state_partitions(self, transactional_id: str | None) -> list[int]:
-        """Return the partitions that may have rows of the id. A directory may not know the total number of
-        partitions."""
+        """Return the partitions of `__transaction_state` that may have rows of the transactional.id. For a log
+        directory, the total number of partitions may be unknown."""
         partitions = _partitions_of(self.topics.get(TRANSACTION_STATE))
         if transactional_id is None or not self._view.is_live or not partitions:
             return partitions
@@ -192,14 +197,14 @@ class Gatherer:
     # -- the partition
 
     def _holders(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Return the producers with an open transaction, sorted by its first offset."""
+        """Return the producers with an open transaction, sorted by the first offset of the transaction."""
         open_ones = [producer for producer in self._view.producers(topic, partition)
                      if producer.transaction_first_offset is not None]
         return sorted(open_ones, key=lambda producer: producer.transaction_first_offset or 0)
 
     def _log_evidence(self, topic: str, partition: int, holder: ProducerInfo,
                       offsets: PartitionOffsets) -> LogEvidence | None:
-        """Return the evidence in the log, or None if reading it is not authorized."""
+        """Return the evidence in the log. Return None if the user may not read the partition."""
         first_offset = holder.transaction_first_offset
         assert first_offset is not None
         start_offset = max(0, first_offset - LOOK_BACK_OFFSETS)
@@ -210,7 +215,8 @@ class Gatherer:
                 if header.producer_id != holder.producer_id:
                     continue
                 if header.is_control and header.records_count == 0:
-                    # Compaction emptied this marker, after it removed the data that the marker ended.
+                    # Compaction has emptied this marker. It does so only after it has removed the records of the
+                    # marker's transaction.
                     continue
                 if header.is_control:
                     is_ended = header.base_offset >= first_offset
@@ -234,7 +240,8 @@ class Gatherer:
 
     @cached_property
     def _group_offsets(self) -> dict[str, list[GroupOffset] | None]:
-        """Return the offsets by group. A group that was deleted or that this user may not read has None."""
+        """Return {group id: offsets}. The offsets are None if the group was deleted or if the user may not read
+        them."""
         found: dict[str, list[GroupOffset] | None] = {}
         for group_id in self._view.groups():
             try:
@@ -248,14 +255,14 @@ class Gatherer:
             for offset in offsets or ():
                 if (offset.topic, offset.partition) == at and offset.offset >= 0:
                     members = tuple(member for member in self._members(group_id) if at in member.assignment)
-                    # The group may have read further since the high watermark was read.
+                    # The group may have read further after the high watermark was requested.
                     is_past_end = offset.offset > high_watermark and (
                         offset.offset > self._view.partition_offsets(*at).high_watermark)
                     yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members,
                                     is_past_end)
 
     def _members(self, group_id: str) -> tuple[GroupMemberInfo, ...]:
-        """Return the members of a group, or () if describing it is not authorized."""
+        """Return the members of a group. Return () if the user may not describe the group."""
         try:
             group = self._view.group(group_id)
         except KafkaError:
@@ -263,7 +270,8 @@ class Gatherer:
         return group.members if group else ()
 
     def group_partitions(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions that the group reads, and the one with its offsets; [] if there is no such group.
+        """Return the partitions that the group reads, and the partition of `__consumer_offsets` with its offsets.
+        Return [] if the group does not exist.
 
         The offsets of a share group are not in `__consumer_offsets`, and no transaction commits them.
         """
@@ -282,12 +290,13 @@ class Gatherer:
 
     @cached_property
     def _known_writers(self) -> dict[tuple[int, int], list[Writer]]:
-        """Return the writers by producer id and partition of `__consumer_offsets`."""
+        """Return {(producer id, partition of `__consumer_offsets`): writers}."""
         return {}
 
     def _writers(self, producer_id: int, at: TopicPartition,
                  transaction: TransactionInfo | None) -> tuple[Writer, ...]:
-        """Return the groups whose offsets the open transaction commits. Their members are the producing clients."""
+        """Return the groups whose offsets the open transaction commits. The members of these groups are the clients
+        that use the producer."""
         partitions = {at, *(transaction.partitions if transaction else ())}
         found: list[Writer] = []
         for index in sorted(index for name, index in partitions if name == CONSUMER_OFFSETS):

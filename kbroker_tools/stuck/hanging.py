@@ -1,8 +1,9 @@
-"""Hanging transactions, by the rules of Kafka's tool (KIP-664) and in its order.
+"""The search for hanging transactions. It has the rules of Kafka's tool (KIP-664), and returns transactions in the same
+order.
 
-A transaction hangs if it is open on a partition for longer than the longest transaction timeout, and its coordinator
-will not end it. Either the coordinator has no transactional.id for the producer id, or the transaction of that id does
-not include the partition.
+A transaction hangs if two conditions are met. It has been open in a partition for longer than the longest transaction
+timeout, and its coordinator will not end it. The coordinator will not end it if no transactional.id has the producer
+id, or if the transaction of this transactional.id does not include the partition.
 """
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenCount:
-    """A function that returns the producers of partitions, and counts their open transactions. A producer has one."""
+    """A callable that returns the producers of partitions and counts their open transactions. A producer has at most
+    one open transaction."""
 
     def __init__(self, producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]]):
         self._producers_of = producers_of
@@ -48,9 +50,10 @@ class OpenCount:
 def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_ms: int,
                  producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]],
                  ) -> list[OpenTransaction]:
-    """Return the hanging transactions in `partitions` whose last record is older than `max_timeout_ms`.
+    """Return the hanging transactions in `partitions`. Their last record is older than `max_timeout_ms`.
 
-    `producers_of` returns the producers of the given partitions. Raise KafkaError or OSError.
+    `producers_of` returns the producers of the given partitions. Raise KafkaError or OSError if the state cannot be
+    read.
     """
     candidates: dict[int, list[OpenTransaction]] = {}
     for start in range(0, len(partitions), BATCH):

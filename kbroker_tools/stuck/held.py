@@ -1,4 +1,5 @@
-"""A search of many partitions for those whose last stable offset is below the high watermark. It needs two requests."""
+"""The search for partitions whose last stable offset is below the high watermark. Two requests serve many
+partitions."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -16,10 +17,11 @@ BATCH = 1000
 
 
 def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that may be held. Raise KafkaError or OSError.
+    """Return the partitions whose last stable offset may be held. Raise KafkaError or OSError if offsets cannot be
+    read.
 
-    The last stable offsets are read first. A partition that grows between the two reads thus may be returned although
-    it is not held.
+    The last stable offsets are read before the high watermarks. A partition to which records are appended between these
+    reads may therefore be returned although it is not held.
     """
     if view.is_live:
         return _held_live(view, list(partitions))   # type: ignore[arg-type]

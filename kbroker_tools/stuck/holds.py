@@ -1,7 +1,8 @@
-"""The records that members of share groups hold, as the status socket of a running kbroker describes them.
+"""The records that members of share groups hold. The status socket of a running kbroker lists them.
 
-No request of Kafka's protocol shows them. The broker's log directory leads to the socket. A tool that reads a broker
-over the network finds the directory if it runs on the same machine, and as the broker's user or as root.
+Kafka's protocol has no request for these records. The socket is found by the log directory of the broker. A tool that
+is connected to the broker over the network can find the directory only on the same machine, and only as the broker's
+user or as root.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ COLUMNS = [Column('group_id', 'Group'), Column('topic', 'Topic'), Column('partit
 
 
 class Wanted(NamedTuple):
-    """The partitions, or the group, whose held records are wanted. None means all."""
+    """The partitions, or the group, whose held records are wanted. A value of None means all of them."""
 
     topic: str | None = None
     partition: int | None = None
@@ -34,17 +35,17 @@ class Wanted(NamedTuple):
 
 
 class Holds(NamedTuple):
-    """The held records of share groups. `unseen` is the reason why this program cannot see them, or None."""
+    """The records that share groups hold. `unseen` is the reason why this program cannot see held records, or None."""
 
     records: int = 0
     ranges: tuple[dict[str, Any], ...] = ()
     left_out: int = 0
-    """The number of ranges that the broker counted but did not list."""
+    """The number of ranges that the broker has counted but not listed."""
     unseen: str | None = None
 
 
 def find_holds(view: View, data_dir: Path | None, wanted: Wanted) -> Holds:
-    """Return the records that share groups hold. Without a running broker, a directory has no held records."""
+    """Return the records that share groups hold. If no broker runs on the directory, no records are held."""
     question = {'holds': wanted._asdict()}
     try:
         if data_dir is not None:
@@ -57,14 +58,15 @@ def find_holds(view: View, data_dir: Path | None, wanted: Wanted) -> Holds:
 
 
 def _log_directory(data_dir: Path) -> str:
-    """Return `data_dir`, or the log directory that contains it if it is a partition directory."""
+    """Return the log directory: `data_dir`, or its parent if `data_dir` is a partition directory in a log directory."""
     from kbroker.log.inventory import META_PROPERTIES_FILE
     path = os.path.abspath(data_dir)
     return path if os.path.exists(os.path.join(path, META_PROPERTIES_FILE)) else os.path.dirname(path)
 
 
 def _holds_of_cluster(view: LiveView, wanted: Wanted, question: dict[str, Any]) -> Holds:
-    """Return the records from those brokers of a cluster that run on this machine. Raise KafkaError or OSError."""
+    """Return the held records of the cluster's brokers that run on this machine. Raise KafkaError or OSError if a
+    broker cannot be asked."""
     if not any(group.protocol_type == 'share' and wanted.group_id in (None, group.group_id)
                for group in view.listed_groups()):
         return Holds()
@@ -85,7 +87,8 @@ def _holds(report: dict[str, Any]) -> Holds:
 # ---- output
 
 def show_holds(output: Output, holds: Holds) -> None:
-    """Print the held records as a table, or how to see them. Print nothing if no records are held."""
+    """Print the held records as a table. If they cannot be seen, print how to see them. If no records are held, print
+    nothing."""
     if holds.unseen is not None:
         output.line()
         output.line(f'share groups may hold records here, which cannot be seen: {holds.unseen}')
@@ -112,7 +115,7 @@ def _cells(held: dict[str, Any], now_ms: int) -> list[Any]:
 
 
 def holds_as_json(holds: Holds) -> dict[str, Any]:
-    """Return the held records as JSON. Unknown values are null."""
+    """Return the held records as JSON values. An unknown value is null."""
     if holds.unseen is not None:
         return {'records': None, 'ranges': [], 'left_out': None, 'not_seen': holds.unseen}
     return {'records': holds.records, 'ranges': list(holds.ranges), 'left_out': holds.left_out, 'not_seen': None}

@@ -1,4 +1,5 @@
-"""The report of `why-stuck`: the verdict, the command to run, and the facts behind them."""
+"""The report of `why-stuck`. It has the verdict, the command to run, and the facts from which the verdict was
+derived."""
 from __future__ import annotations
 
 import shutil
@@ -17,17 +18,17 @@ from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 LABEL_WIDTH = 13
 PLAIN_WIDTH = 100
 MOST_NAMED = 10
-"""The most partitions, transactions or members that are named; the remaining ones are counted."""
+"""The most partitions, transactions or members that are listed by name. The number of further ones is printed."""
 WHOLE_REPORTS = 5
-"""The most full reports. For further partitions, only the verdict and the command are printed."""
+"""The most reports that are printed in full. For further partitions, only the verdict and the command are printed."""
 NOT_REPORTED = 'not reported by the protocol'
 
 
 def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
     """Print the reports of many partitions.
 
-    If one transaction holds several partitions, its command is printed once. The next of these partitions have one line
-    each, and the transactions that are open behind the first one.
+    If one transaction holds several partitions, its command is printed once, with the first of them. For each further
+    partition, only a headline and the transactions behind the first one are printed.
     """
     shown: set[str] = set()
     for facts, verdict in found:
@@ -63,7 +64,7 @@ def _headline(output: Output, verdict: Verdict) -> None:
 
 
 def _command(output: Output, verdict: Verdict) -> None:
-    """Print the command on one line, unwrapped, so that it can be copied."""
+    """Print the command on one line without wrapping, so that the user can copy it."""
     if verdict.command is not None:
         output.line()
         output.line('  ' + verdict.command, style='bold cyan')
@@ -99,7 +100,7 @@ def _facts(facts: Facts, verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 
 def _behind(facts: Facts) -> Iterator[str]:
-    """Yield a text about the transactions that are open behind the first one, if there are any."""
+    """Yield a text about the open transactions that begin after the first one. Yield nothing if there are none."""
     ids = facts.behind_ids or (None,) * len(facts.behind)
     if facts.behind:
         yield _some(
@@ -120,7 +121,8 @@ def _consumers(facts: Facts) -> Iterator[str]:
 
 
 def _clients(writers: tuple[Writer, ...]) -> Iterator[str]:
-    """Yield texts about the clients behind the producer. Only the groups whose offsets it commits reveal them."""
+    """Yield texts about the clients that use the producer. They are known only if the producer commits offsets of a
+    group."""
     if not writers:
         yield f'id and address {NOT_REPORTED}'
     for writer in writers:
@@ -185,7 +187,7 @@ def _some(words: Iterable[str]) -> str:
 # ---- for programs
 
 def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
-    """Return the report of one partition as JSON. Unknown values are null."""
+    """Return the report of one partition as JSON values. An unknown value is null."""
     row, log = facts.transaction, facts.log
     return {
         'topic': facts.topic, 'partition': facts.partition, 'is_stuck': verdict.is_stuck, 'cause': verdict.cause,
