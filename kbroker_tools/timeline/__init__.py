@@ -1,1 +1,1 @@
-"""The timeline of a partition and its transactions, as text or as a page."""
+"""The timeline of a partition with its transactions, as text or as an HTML page."""

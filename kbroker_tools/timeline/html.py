@@ -1,7 +1,7 @@
 """The timeline of a partition as one self-contained HTML file with style, script and data inside.
 
-The page's policy names the hash of its own script, so that no other script can run. The script receives its data as
-JSON that cannot contain markup. All other texts are escaped here.
+The content security policy of the page has the hash of the page's script, so no other script can run. The data for the
+script is JSON that cannot contain markup. All other texts are escaped in this module.
 """
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def page(timeline: Timeline) -> str:
 
 
 def filled(fields: Mapping[str, str], data: Any) -> str:
-    """Return the page with the values of its fields, which are HTML, and the data that its script draws."""
+    """Return the page. `fields` maps the names of places in the page to HTML. `data` is the data that the script
+    draws."""
     script = (_HERE / 'page.js').read_text('utf-8')
     texts = {'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
              'data': _json(data), 'script': script, **fields}
@@ -83,7 +84,7 @@ def _data(timeline: Timeline) -> dict[str, Any]:
 
 
 def _row(transaction: PartitionTransaction, lane_number: int, lane: Lane) -> list[Any]:
-    """Return a transaction's values in the order of the script's column numbers."""
+    """Return the values of a transaction. They are in the order of the column numbers in page.js."""
     marker = transaction.marker
     restart = None
     if transaction.first_offset in lane.restarts:
@@ -108,13 +109,14 @@ def _facts(timeline: Timeline) -> str:
 
 
 def facts_of(facts: Iterable[tuple[str, int, str]]) -> str:
-    """Return the numbers at the top of a page. Each fact is a name, a count, and the class of its colour or ''."""
+    """Return the numbers at the top of a page as HTML. Each fact is (name, count, class of its colour or '')."""
     return '\n'.join(f'<div><dt>{name}</dt><dd{f" class={kind}" if kind and count else ""}>{count:,}</dd></div>'
                      for name, count, kind in facts)
 
 
 def _tables(timeline: Timeline) -> str:
-    """Return tables of open and aborted transactions, newest first, for screen readers and printers."""
+    """Return HTML tables of open and aborted transactions, newest first. They are for screen readers and for
+    printing."""
     parts = []
     for outcome, title in ((Outcome.OPEN, 'Open transactions'), (Outcome.ABORTED, 'Aborted transactions')):
         found = [one for one in timeline.transactions if one.outcome is outcome]
@@ -134,7 +136,7 @@ def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kind: str = 'numbers') -> str:
-    """Return a table of these texts. `kind` is 'numbers', or 'texts' for cells that may wrap."""
+    """Return an HTML table of texts. `kind` is 'numbers', or 'texts' if cells may wrap."""
     def line(tag: str, cells: Sequence[str]) -> str:
         return '<tr>' + ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells) + '</tr>\n'
     return (f'<div class="scroll"><table class="{kind}">\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'

@@ -1,4 +1,4 @@
-"""The layout of a partition's picture: lanes of producers, and scales of offsets or time."""
+"""The layout of a partition's picture: the lanes of the producers, and the scale of offsets or times."""
 from __future__ import annotations
 
 from collections import Counter
@@ -14,21 +14,21 @@ Axis = Literal['offset', 'time']
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The transactions of a partition, and the other facts that its picture shows."""
+    """The transactions of a partition, and further facts that its picture shows."""
 
     topic: str
     partition: int
     place: str
-    """The address or the directory that the timeline was read from."""
+    """The address of the broker or the path of the directory from which the timeline was read."""
     read_at_ms: int
     offsets: PartitionOffsets
     start_offset: int
     end_offset: int
-    """The offset after the last one shown."""
+    """The offset after the last offset that is shown."""
     start_timestamp_ms: int
     end_timestamp_ms: int
     last_stable_timestamp_ms: int
-    """The place of the last stable offset on the time axis."""
+    """The time at which the last stable offset is drawn on a time axis."""
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
     plain_records: int = 0
@@ -43,24 +43,25 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A lane of the picture: one producer, by its transactional.id if that is known, or all producers without their own
-    lane."""
+    """A lane of the picture. It shows one transactional.id, one producer id without a known transactional.id, or all
+    producers that have no lane of their own."""
 
     title: str
     detail: str
-    """A short text with the producer ids and epochs."""
+    """A short text with the producer ids and epochs of the lane."""
     transactions: list[PartitionTransaction]
     restarts: frozenset[int] = frozenset()
-    """First offsets of the transactions before which the epoch jumped or the producer id changed.
+    """The first offsets of transactions with a jump before them: the epoch rose without a marker, or the producer id
+    changed.
 
-    Either the producer was initialised again, or it ended transactions in other partitions: each of these endings
-    bumped the epoch.
+    The reason is that the producer was initialised again, or that it ended transactions in other partitions, each of
+    which bumped the epoch.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis. It maps offsets or times to places from 0 to 1."""
+    """The axis of a picture. It maps offsets or times to places between 0 and 1."""
 
     axis: Axis
     start: int
@@ -73,7 +74,8 @@ class Scale:
         return self.place(transaction.first_offset if self.axis == 'offset' else transaction.begin_timestamp_ms)
 
     def end_of(self, transaction: PartitionTransaction) -> float:
-        """Return the end of the bar: after the marker, or at the end of the log if the transaction is open."""
+        """Return the place where the bar of a transaction ends. It is after the marker. For an open transaction, it is
+        the end of the log."""
         if transaction.outcome is Outcome.OPEN:
             return 1.0
         if self.axis == 'offset':
@@ -93,10 +95,10 @@ def count_outcomes(transactions: Iterable[PartitionTransaction]) -> dict[Outcome
 
 
 def lanes_of(timeline: Timeline, limit: int) -> list[Lane]:
-    """Return at most `limit` lanes, in the order in which producers first appear.
+    """Return at most `limit` lanes, in the order in which their producers first appear.
 
-    If there are more producers, lanes go first to those with an open transaction, then to those with an aborted one,
-    then to those with the most transactions. All other producers share the last lane.
+    If there are more producers than lanes, the producers with an open transaction get lanes first. Next are producers
+    with an aborted transaction, and then those with the most transactions. All remaining producers share the last lane.
     """
     owned: dict[str | int, list[PartitionTransaction]] = {}
     for transaction in timeline.transactions:

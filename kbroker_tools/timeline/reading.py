@@ -1,4 +1,5 @@
-"""The reader of a timeline. Through a View, it reads one partition's log and its transactional ids."""
+"""The reader of a timeline. It reads the log of one partition, and the transactional ids of its producers, through a
+View."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """The bounds of the part to show. A bound of None does not limit it."""
+    """The bounds of the part of the log to show. A bound of None has no effect."""
 
     from_offset: int | None = None
     to_offset: int | None = None
-    """Transactions that begin at or after this offset are left out."""
+    """Transactions that begin at or after this offset are omitted."""
     since_ms: int | None = None
-    """Transactions that ended before this time are left out."""
+    """Transactions that ended before this time are omitted."""
 
 
 def read_timeline(view: View, topic: str, partition: int, bounds: Bounds, output: Output | None = None) -> Timeline:
-    """Read the timeline. Raise KafkaError or OSError.
+    """Read the timeline of a partition. Raise KafkaError or OSError if it cannot be read.
 
-    A transaction that was open at `from_offset` and has ended since is shown from that offset on.
+    If a transaction was open at `from_offset` but is not open now, the part before `from_offset` is not shown.
     """
     offsets = view.partition_offsets(topic, partition)
     start_offset = max(offsets.log_start_offset, bounds.from_offset or 0)
@@ -55,8 +56,8 @@ def read_timeline(view: View, topic: str, partition: int, bounds: Bounds, output
 
 
 def _names(view: View, output: Output | None) -> dict[int, str]:
-    """Return the transactional.id of each producer id. If their topic is unreadable, note why and return an empty
-    dict."""
+    """Return {producer id: transactional id}. If `__transaction_state` cannot be read, print a note with the reason and
+    return an empty dictionary."""
     try:
         return transactional_ids(view)
     except KafkaError as error:
@@ -67,7 +68,7 @@ def _names(view: View, output: Output | None) -> dict[int, str]:
 
 def _counted(batches: Iterator[tuple[BatchHeader, memoryview]],
           advance: Callable[[int], None]) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches. After each thousand batches, call `advance` with the number of offsets that they cover."""
+    """Yield the batches. After every thousand batches, call `advance` with the number of offsets in these batches."""
     covered = 0
     for count, (header, batch) in enumerate(batches):
         yield header, batch
@@ -78,7 +79,7 @@ def _counted(batches: Iterator[tuple[BatchHeader, memoryview]],
 
 
 def _extend_to_the_left(found: Replay, view: View, topic: str, partition: int, start_offset: int) -> None:
-    """Find the first offset of an open transaction that began before the first batch read."""
+    """Set the first offset of open transactions that began before the first batch that was read."""
     opened = {one.producer_id: one for one in found.transactions if one.marker is None}
     for producer in view.producers(topic, partition):
         first_offset = producer.transaction_first_offset
@@ -94,9 +95,10 @@ def _extend_to_the_left(found: Replay, view: View, topic: str, partition: int, s
 
 
 def _times(found: Replay, transactions: list[PartitionTransaction], bounds: Bounds) -> tuple[int, int]:
-    """Return the first and last time to show. Records without a timestamp (-1), or before 1970, do not count.
+    """Return (first time, last time) of the part to show.
 
-    Both are -1 if no record has a time.
+    Times of records without a timestamp (-1), and times before 1970, are ignored. Both results are -1 if no time is
+    left.
     """
     times = [time for one in transactions for time in (one.begin_timestamp_ms, one.end_timestamp_ms) if time >= 0]
     if bounds.to_offset is None and found.last_timestamp_ms is not None and found.last_timestamp_ms >= 0:
@@ -108,8 +110,8 @@ def _times(found: Replay, transactions: list[PartitionTransaction], bounds: Boun
 
 
 def _last_stable_timestamp_ms(offsets: PartitionOffsets, transactions: list[PartitionTransaction], end_ms: int) -> int:
-    """Return the start time of the transaction that holds the last stable offset, or `end_ms` without such a
-    transaction."""
+    """Return the start time of the transaction that holds the last stable offset. Return `end_ms` if no transaction
+    holds it."""
     if offsets.last_stable_offset >= offsets.high_watermark:
         return end_ms
     return next((one.begin_timestamp_ms for one in transactions if one.first_offset >= offsets.last_stable_offset),

@@ -1,7 +1,8 @@
-"""The timeline of a partition as text: a lane for each producer, a bar for each transaction.
+"""The timeline of a partition as text. It has a lane for each producer, and a bar for each transaction.
 
-A line is a list of pieces, each with its style on a terminal. Outcomes differ in their characters too, so the text is
-complete without colours. A column that covers several transactions shows their outcomes in one character.
+A line is a list of pieces. Each piece has a style, which is used on a terminal. Each outcome has its own character, so
+the text is also complete without colours. If several transactions are in one column, one character shows all of their
+outcomes.
 """
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ MAX_OPEN_SHOWN = 5
 MIN_CHART_COLUMNS = 20
 MAX_TITLE_COLUMNS = 30
 MANY = 4
-"""A column gets another character if at least one in this many of its transactions is aborted."""
+"""If at least one in this many of a column's transactions is aborted, the column has a special character."""
 TICK_COLUMNS = 14
-"""The columns between two ticks, which have room for a label and spaces."""
+"""The number of columns between two ticks. They have room for a label and spaces."""
 
 STYLES = {Outcome.COMMITTED: 'color(33)', Outcome.ABORTED: 'color(166)', Outcome.OPEN: 'color(134)'}
-"""Blue, vermilion and purple, which the colour-blind can distinguish on dark and light backgrounds."""
+"""The colours blue, vermilion and purple. Colour-blind users can distinguish them on dark and on light backgrounds."""
 MIXED = f'{STYLES[Outcome.ABORTED]} on {STYLES[Outcome.COMMITTED]}'
 DIM = 'dim'
 BOLD = 'bold'
@@ -35,7 +36,7 @@ BOLD = 'bold'
 _STEPS = ((1, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1000, (1, 2, 5, 10, 15, 30)), (60_000, (1, 2, 5, 10, 15, 30)),
           (3_600_000, (1, 2, 3, 6, 12)), (86_400_000, (1, 2, 7, 14, 30, 90, 365)))
 TIME_STEPS_MS = tuple(unit_ms * size for unit_ms, sizes in _STEPS for size in sizes)
-"""The distances between ticks that are round numbers."""
+"""The possible distances between ticks in milliseconds. In their units, they are round numbers."""
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 
@@ -65,7 +66,8 @@ ASCII = Glyphs('#', 'x', ':', '%', '&', '-', 'C', 'A', '>', '^', '!', '|', '+', 
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Return line-drawing characters if the output's encoding has them, otherwise ASCII characters."""
+    """Return the characters for the picture. They are line-drawing characters if the encoding of the output has them,
+    and otherwise ASCII characters."""
     try:
         ''.join(UNICODE).encode(encoding or 'ascii')
     except (UnicodeEncodeError, LookupError):
@@ -74,7 +76,8 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def draw(timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """Return the whole picture. It is at most `width` columns wide, unless that is too narrow for any picture."""
+    """Return the whole picture as lines. It is at most `width` columns wide. If `width` is too small for any picture,
+    it is wider."""
     lines = [*_headline(timeline, width), []]
     if not timeline.transactions:
         return [*lines, [(_no_transactions(timeline), None)]]
@@ -123,7 +126,7 @@ class Chart:
         return max(0, min(self._columns - 1, int(place * self._columns)))
 
     def ruler(self) -> list[str]:
-        """Return the labels of the axis and the line with its ticks."""
+        """Return the line with the labels of the axis, and the line with its ticks."""
         labels = [' '] * (self._columns + 1)
         line = [self._glyphs.ruler] * (self._columns + 1)
         free_from = 0
@@ -177,9 +180,9 @@ class Chart:
 
     def _decorate(self, cells: list[Piece], totals: list[int], has_own_cell: list[bool],
                   transaction: PartitionTransaction, first: int, last: int) -> None:
-        """Draw the details of a bar that has room for them: the end of its records, and its marker.
+        """Draw two details of a bar, if they fit: the end of its records, and its marker.
 
-        A marker may replace the first column of another bar, if that bar continues in the next column.
+        A marker may replace the first column of another bar if the other bar also covers the next column.
         """
         if last == first:
             return
@@ -203,7 +206,7 @@ class Chart:
             cells[room[0]] = (self._glyphs.restart, BOLD)
 
     def rules(self) -> list[str]:
-        """Return the lines below the lanes, which name the last stable offset and the high watermark."""
+        """Return the lines below the lanes. They name the last stable offset and the high watermark."""
         offsets, glyphs = self._timeline.offsets, self._glyphs
         named = [(self._watermark, glyphs.watermark, f'high watermark {offsets.high_watermark:,}'),
                  (self._stable, glyphs.stable, f'last stable offset {offsets.last_stable_offset:,}')]
@@ -226,7 +229,7 @@ class Chart:
 
 
 def ticks(scale: Scale, count: int) -> list[tuple[int, str]]:
-    """Return about `count` round values on the axis, with their labels."""
+    """Return (value, label) of about `count` ticks. The values are round numbers."""
     span = max(1, scale.end - scale.start)
     if scale.axis == 'offset':
         steps = (size * 10 ** power for power in range(20) for size in (1, 2, 5))
@@ -248,7 +251,7 @@ def _clock(timestamp_ms: int, step_ms: int) -> str:
 
 
 def extent(timeline: Timeline) -> list[str]:
-    """Return the heading: offsets, times and counts."""
+    """Return the heading of the picture: offsets, times and counts."""
     counts = timeline.counts()
     of = ', '.join(f'{count:,} {outcome.value}' for outcome, count in counts.items() if count)
     lines = [f'offsets {timeline.start_offset:,} to {max(timeline.start_offset, timeline.end_offset - 1):,}: '
@@ -264,7 +267,7 @@ def extent(timeline: Timeline) -> list[str]:
 
 
 def stability(timeline: Timeline) -> str:
-    """Return a sentence about the last stable offset and the records that it holds back."""
+    """Return a sentence about the last stable offset and the number of records that it holds back."""
     offsets = timeline.offsets
     held_back = offsets.high_watermark - offsets.last_stable_offset
     held = f': {words_for_count(held_back, "offset")} held back from read_committed consumers' if held_back else ''
@@ -336,7 +339,7 @@ def _shortened(text: str, columns: int, glyphs: Glyphs) -> str:
 
 
 def _joined(cells: list[Piece]) -> Line:
-    """Join adjacent pieces of one style."""
+    """Join adjacent pieces that have the same style."""
     pieces: Line = []
     for text, style in cells:
         if pieces and pieces[-1][1] == style:

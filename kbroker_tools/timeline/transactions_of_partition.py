@@ -1,9 +1,10 @@
 """The transactions of one partition, replayed from batch headers and markers.
 
-A transaction opens with the first transactional batch of a producer id and ends with the id's next marker. A producer
-id never has two open transactions in one partition. If its epoch rises without a marker, the producer was initialised
-again. From transaction.version 2 on, where every ending bumps the epoch, it may also have ended transactions in other
-partitions.
+A transaction begins with the first transactional batch of a producer id and ends with the next marker of the same
+producer id. A producer id never has two open transactions in one partition.
+
+If the epoch of a producer id rises without a marker, the producer was initialised again. With transaction.version 2,
+every ending bumps the epoch. The producer may then also have ended transactions in other partitions.
 """
 from __future__ import annotations
 
@@ -33,20 +34,20 @@ class Marker(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTransaction:
-    """The part of one transaction in one partition. Times are those of the batches, from the client's or the broker's
-    clock."""
+    """The part of one transaction in one partition. Times are the timestamps of its batches. They come from the clock
+    of the client or of the broker."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     last_offset: int
-    """The offset of its last record, before the marker."""
+    """The offset of the last record of the transaction. Its marker comes later."""
     begin_timestamp_ms: int
     last_timestamp_ms: int
     records: int = 0
     size_bytes: int = 0
     epoch_before: int | None = None
-    """The producer id's previous epoch, if it rose without a marker."""
+    """The previous epoch of the producer id, if the epoch rose without a marker. Otherwise None."""
     marker: Marker | None = None
 
     @property
@@ -55,7 +56,7 @@ class PartitionTransaction:
 
     @property
     def end_offset(self) -> int:
-        """Return the offset of the marker, or of the last record if the transaction is open."""
+        """Return the offset of the marker. If the transaction is open, return the offset of its last record."""
         return self.last_offset if self.marker is None else self.marker.offset
 
     @property
@@ -64,25 +65,26 @@ class PartitionTransaction:
 
     @property
     def duration_ms(self) -> int | None:
-        """Return the time from the first batch to the marker; None while the transaction is open."""
+        """Return the milliseconds from the first batch to the marker. None while the transaction is open."""
         return None if self.marker is None else self.marker.timestamp_ms - self.begin_timestamp_ms
 
 
 @dataclass(slots=True)
 class Replay:
-    """A replay of batches, added in the order of their offsets. It collects the transactions, sorted by first
-    offset."""
+    """A replay of batches, which are added in the order of their offsets. It collects the transactions, sorted by their
+    first offset."""
 
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
-    """Markers without an open transaction.
+    """The markers without an open transaction.
 
-    Their transaction began before the first batch, wrote nothing here, lost its records to compaction, or had a marker
-    already.
+    The transaction of such a marker began before the first batch, wrote nothing to this partition, lost its records to
+    compaction, or already had a marker.
     """
     since_ms: int | None = None
     plain_records: int = 0
-    """Records outside transactions, in batches that end at `since_ms` or later."""
+    """The number of records outside of transactions. With `since_ms`, only batches that end at this time or later
+    count."""
     batches: int = 0
     first_offset: int | None = None
     first_timestamp_ms: int | None = None
@@ -95,7 +97,7 @@ class Replay:
         return bool(self._open)
 
     def add(self, header: BatchHeader, batch: bytes | bytearray | memoryview, may_begin: bool = True) -> None:
-        """Replay one batch. With `may_begin` False, the batch can only continue or end a transaction."""
+        """Replay one batch. If `may_begin` is false, the batch can continue or end a transaction but not begin one."""
         self.batches += 1
         if self.first_offset is None:
             self.first_offset, self.first_timestamp_ms = header.base_offset, _first_timestamp_ms(header)
@@ -144,7 +146,7 @@ class Replay:
 
 
 def read_marker(header: BatchHeader, batch: bytes | bytearray | memoryview) -> Marker | None:
-    """Return the marker in a transactional control batch, or None if its type is unknown."""
+    """Return the marker in a transactional control batch. Return None if the type of the marker is unknown."""
     try:
         control_type, coordinator_epoch = read_end_txn_marker(batch)
     except CorruptBatchError:
@@ -156,7 +158,8 @@ def read_marker(header: BatchHeader, batch: bytes | bytearray | memoryview) -> M
 
 def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | None = None,
            since_ms: int | None = None) -> Replay:
-    """Replay the transactions that begin below `end_offset`. Batches after it are read while one of them is open."""
+    """Return the replay of the transactions that begin below `end_offset`. Batches above `end_offset` are read while
+    one of these transactions is open."""
     result = Replay(since_ms=since_ms)
     for header, batch in batches:
         may_begin = end_offset is None or header.base_offset < end_offset
@@ -167,8 +170,8 @@ def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | 
 
 
 def _first_timestamp_ms(header: BatchHeader) -> int:
-    """Return the first record's time. If a delete horizon or LogAppendTime replaced it in the header, return the last
-    record's."""
+    """Return the timestamp of the first record. If a delete horizon or LogAppendTime has replaced it in the header,
+    return the timestamp of the last record."""
     if header.is_log_append_time or header.delete_horizon_ms is not None or header.base_timestamp_ms < 0:
         return header.max_timestamp_ms
     return header.base_timestamp_ms
