@@ -1,1 +1,1 @@
-"""`kbroker-verify`: a check of any broker that speaks Kafka's protocol, while the network and the broker fail."""
+"""`kbroker-verify`. It checks any broker that speaks Kafka's protocol, while it disturbs the network and the broker."""

@@ -1,5 +1,5 @@
-"""Addresses of brokers in responses. The proxy replaces them by its own, so that all requests of clients pass the
-proxy."""
+"""The replacement of broker addresses in responses. The proxy puts its own addresses there, so that all requests of
+clients go through the proxy."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import DescribeClusterResponse, FindCoordinatorResponse, MetadataResponse
 
 Route = Callable[[str, int], tuple[str, int]]
-"""A function that returns the address at which clients reach a broker."""
+"""A function that returns the proxy's address for a broker. The arguments are the host and port of the broker."""
 
 _RESPONSES: dict[int, Any] = {ApiKey.METADATA: MetadataResponse, ApiKey.FIND_COORDINATOR: FindCoordinatorResponse,
                               ApiKey.DESCRIBE_CLUSTER: DescribeClusterResponse}
 
 
 def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
-    """Return the response, without its size, with replaced addresses. Raise ProtocolError for one that cannot be
+    """Return the response with replaced addresses. The response has no size field. Raise ProtocolError if it cannot be
     read."""
     response_class = _RESPONSES.get(key)
     if response_class is None or not response_class.versions[0] <= version <= response_class.versions[1]:
@@ -31,7 +31,7 @@ def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
 
 
 def _places(message: Any) -> list[Any]:
-    """Return the parts of a response that have a host and a port."""
+    """Return the parts of a response that contain a host and a port."""
     if isinstance(message, FindCoordinatorResponse):
         return [message, *message.coordinators]
     return list(message.brokers)

@@ -1,4 +1,4 @@
-"""The kinds of anomalies, and the collector that keeps the smallest evidence for each."""
+"""The kinds of anomalies, and a collector that keeps the smallest evidence of each kind."""
 from __future__ import annotations
 
 import enum
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Kind(enum.Enum):
-    """A kind of anomaly: the promise of Kafka's protocol that is broken, and how."""
+    """A kind of anomaly. It names the promise of Kafka's protocol that the broker broke."""
 
     LOST_WRITE = 'lost write', 'an acknowledged or committed record is not in the log at the end'
     DUPLICATE = 'duplicate', 'one record is in the log twice, or one input was transformed twice by a group'
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """One occurrence of an anomaly: a sentence, and the places that the timeline shows."""
+    """One occurrence of an anomaly. It has a sentence, and the transactions and the time that the timeline marks."""
 
     text: str
     transactions: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Evidence:
 
 @dataclass
 class Found:
-    """All occurrences of one kind: their number and the smallest evidence."""
+    """The occurrences of one kind of anomaly: their number, and the smallest evidence."""
 
     count: int = 0
     size: int = 0
@@ -53,21 +53,21 @@ class Found:
 
 
 class Collector:
-    """Counts anomalies by their kind. For each kind it keeps the smallest occurrence, and the first of equally small
-    ones."""
+    """A counter of anomalies by kind. Of each kind, it keeps the evidence of the smallest occurrence. If several have
+    the same size, it keeps the first one."""
 
     def __init__(self) -> None:
         self._found: dict[Kind, Found] = {}
 
     def add(self, kind: Kind, evidence: Evidence, size: int = 1) -> None:
-        """Count an occurrence. `size` is the number of records or transactions in the evidence."""
+        """Count an occurrence of an anomaly. `size` is the number of records or transactions in its evidence."""
         found = self._found.setdefault(kind, Found())
         found.count += 1
         if found.count == 1 or size < found.size:
             found.size, found.evidence = size, evidence
 
     def __iter__(self) -> Iterator[tuple[Kind, Found]]:
-        """Yield the kinds that occurred with their occurrences, in the order of the kinds."""
+        """Yield (kind, occurrences) for each kind that occurred, in the order of the enumeration."""
         return ((kind, self._found[kind]) for kind in Kind if kind in self._found)
 
     def __contains__(self, kind: Kind) -> bool:

@@ -1,4 +1,4 @@
-"""The logs at the end of a run: the records that the final readers received from each partition."""
+"""The logs at the end of a run, as the final readers received them from each partition."""
 from __future__ import annotations
 
 from array import array
@@ -10,10 +10,11 @@ from kbroker_tools.verify.history import History
 
 @dataclass
 class FinalLog:
-    """The records of one partition in the order of a final reader, which received all records below the offset `end`.
+    """The records of one partition, in the order in which a final reader received them. The reader received all records
+    below the offset `end`.
 
-    `is_complete` is True if `end` is the end of the partition. A transaction that never ends hides the following
-    records from read_committed.
+    `is_complete` is True if `end` is the end of the partition. A transaction that never ends hides all later records
+    from a read_committed reader, whose log is then incomplete.
     """
 
     offsets: array[int] = field(default_factory=lambda: array('q'))
@@ -22,7 +23,7 @@ class FinalLog:
     is_complete: bool = False
 
     def rank(self, offset: int) -> int:
-        """Return the index of the first record at or after this offset."""
+        """Return the index of the first record at or above this offset."""
         return bisect_left(self.offsets, offset)
 
     def number_at(self, offset: int) -> int | None:
@@ -32,7 +33,8 @@ class FinalLog:
 
 @dataclass
 class Audit:
-    """Both views of all partitions: `everything` as read_uncommitted returns it, `committed` as read_committed does."""
+    """The final logs of all partitions. `everything` has them as a read_uncommitted reader received them, and
+    `committed` as a read_committed reader did."""
 
     everything: list[FinalLog]
     committed: list[FinalLog]
@@ -42,7 +44,7 @@ class Audit:
 
 
 def audit(history: History) -> Audit:
-    """Collect the final reads. If an isolation level has several final readers, the first counts."""
+    """Collect the final logs from a history. If an isolation level has several final readers, the first one counts."""
     views = {}
     for is_committed in (False, True):
         reader = next((number for number, reader in sorted(history.readers.items())

@@ -1,4 +1,4 @@
-"""A broker that the run starts, kills, pauses and restarts with a command of the operator."""
+"""A broker that the run starts with a command of the operator. The run kills, pauses and restarts it."""
 from __future__ import annotations
 
 import os
@@ -16,15 +16,16 @@ STOP_LIMIT_S = 30
 LOOK_AGAIN_S = 0.02
 LAST_LINES = 5
 CLOCK_FILES = '/dev/shm/faketime_shm_{}', '/dev/shm/sem.faketime_sem_{}'
-"""Files of libfaketime that remain when the process with this id is killed."""
+"""Files of libfaketime that remain after the process with this id was killed."""
 
 
 class BrokerCommandError(Exception):
-    """The broker did not start, or it ended without being stopped."""
+    """The broker did not start, or it ended although the run did not stop it."""
 
 
 class BrokerCommand:
-    """A process group. Signals reach the command and the processes that it started, such as a JVM behind a script."""
+    """The process group of a broker. Signals go to the command and to the processes that it has started, such as a JVM
+    behind a script."""
 
     def __init__(self, command: str, address: tuple[str, int], log: Path, environment: Mapping[str, str] | None = None,
                  sleep: Callable[[float], None] = time.sleep):
@@ -37,7 +38,8 @@ class BrokerCommand:
         self._was_killed = False
 
     def start(self) -> None:
-        """Start the broker and wait until it accepts connections. Raise BrokerCommandError or OSError."""
+        """Start the broker, and wait until it accepts connections. Raise BrokerCommandError or OSError if it does not
+        start."""
         self._await_silence()
         with self._log.open('ab') as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -51,10 +53,10 @@ class BrokerCommand:
             self._sleep(LOOK_AGAIN_S)
 
     def _await_silence(self) -> None:
-        """Wait until a killed broker accepts no connections any more.
+        """Wait until a broker that was killed no longer accepts connections.
 
-        Raise BrokerCommandError if another server is at the address: the run would mistake it for the broker, and no
-        fault would reach it.
+        Raise BrokerCommandError if another server is at the address. The run would test that server instead of the
+        broker, and no fault would affect it.
         """
         deadline = time.monotonic() + (STOP_LIMIT_S if self._was_killed else 0)
         while self._accepts():
@@ -64,13 +66,13 @@ class BrokerCommand:
             self._sleep(LOOK_AGAIN_S)
 
     def check(self) -> None:
-        """Raise BrokerCommandError if the broker has ended without being stopped."""
+        """Raise BrokerCommandError if the broker has ended although the run did not stop it."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')
 
     def kill(self) -> None:
-        """End the processes with SIGKILL. Raise BrokerCommandError if the broker has ended before."""
+        """End the processes of the broker with SIGKILL. Raise BrokerCommandError if the broker had already ended."""
         self.check()
         self._kill()
 
@@ -90,7 +92,7 @@ class BrokerCommand:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Stop the broker cleanly, or with SIGKILL if that takes too long."""
+        """Stop the broker cleanly. If that takes too long, use SIGKILL."""
         if self._process is None:
             return
         self.resume()

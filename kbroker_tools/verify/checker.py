@@ -1,4 +1,4 @@
-"""The checks of a history. They are pure functions, and read each record a fixed number of times."""
+"""The checks of a history. They are pure functions. Each record is read a constant number of times."""
 from __future__ import annotations
 
 from array import array
@@ -17,14 +17,14 @@ from kbroker_tools.verify.wording import Wording
 
 @dataclass
 class Verdict:
-    """The result of all checks. `cycles` has write cycles, which Kafka permits."""
+    """The result of all checks. `cycles` describes the cycles with write dependencies, which Kafka permits."""
 
     found: Collector
     cycles: Cycles
     is_finished: bool
-    """False if the run was interrupted, so that absent records prove nothing."""
+    """False if the run was interrupted. The absence of a record then proves nothing."""
     idle_clients: tuple[str, ...] = ()
-    """The clients without any acknowledged record. The checks say nothing about them."""
+    """The clients of which no record was acknowledged. The checks say nothing about these clients."""
 
     @property
     def is_conclusive(self) -> bool:
@@ -32,7 +32,7 @@ class Verdict:
 
 
 def check(history: History) -> Verdict:
-    """Search a history for every kind of anomaly."""
+    """Search a history for anomalies of every kind. Return the verdict."""
     found, ends = Collector(), audit(history)
     words = Wording(history)
     checks = _Checks(history, ends, found, words)
@@ -52,7 +52,7 @@ def _idle_clients(history: History) -> tuple[str, ...]:
 
 
 class _Checks:
-    """The checks of records and transactions against the final logs."""
+    """The checks that compare records and transactions with the final logs."""
 
     def __init__(self, history: History, ends: Audit, found: Collector, words: Wording):
         self._history = history
@@ -60,11 +60,11 @@ class _Checks:
         self._found = found
         self._words = words
         self._everywhere = array('q', [NONE]) * len(history.writes)
-        """The offset of each record, as read_uncommitted shows it."""
+        """The offset of each record, by its number, in the log that the read_uncommitted reader received."""
         self._visible = array('q', [NONE]) * len(history.writes)
-        """The offset of each record, as read_committed shows it."""
+        """The offset of each record, by its number, in the log that the read_committed reader received."""
         self._visible_of = array('q', [0]) * len(history.transactions)
-        """The number of records of each transaction that read_committed shows."""
+        """The number of records of each transaction that the read_committed reader received."""
 
     def run(self) -> None:
         for partition in range(len(self._history.partitions)):
@@ -97,8 +97,8 @@ class _Checks:
             self._compare(partition, everything, committed)
 
     def _place(self, partition: int, log: FinalLog, offset_of: array[int]) -> None:
-        """Store the offset of each record. Report records that occur twice, or in another partition than they were sent
-        to."""
+        """Store the offset of each record in `offset_of`. Report a record that occurs twice, or in a partition to which
+        it was not sent."""
         partition_of, size = self._history.writes.partition, len(self._history.writes)
         for rank, number in enumerate(log.numbers):
             if not 0 <= number < size or partition_of[number] != partition:
@@ -117,7 +117,7 @@ class _Checks:
         return 'a foreign record' if is_foreign(self._history, number) else self._words.record(number)
 
     def _compare(self, partition: int, everything: FinalLog, committed: FinalLog) -> None:
-        """Report offsets at which the two isolation levels show different records."""
+        """Report each offset at which the two isolation levels show different records."""
         rank, offsets, numbers, size = 0, everything.offsets, everything.numbers, len(everything.offsets)
         for offset, number in zip(committed.offsets, committed.numbers, strict=True):
             while rank < size and offsets[rank] < offset:
@@ -170,7 +170,8 @@ class _Checks:
             self._words.transactions_of(number)), size)
 
     def _check_transactions(self) -> None:
-        """Compare how many records of each transaction are visible with how many it wrote."""
+        """Compare the number of visible records of each transaction with the number of records that it wrote. Report
+        missing ones."""
         transactions, visible_of = self._history.transactions, self._visible_of
         suspects = {transaction for transaction, (outcome, writes, visible)
                     in enumerate(zip(transactions.outcome, transactions.writes, visible_of, strict=True))
@@ -187,7 +188,7 @@ class _Checks:
                 self._report_hidden(transaction, missing)
 
     def _is_readable(self, number: int) -> bool:
-        """Return whether the final reader in read_committed has read past the place of a record."""
+        """Return whether the final read_committed reader has read beyond the offset of a record."""
         partition, place = self._history.writes.partition[number], self._everywhere[number]
         if place == NONE and not self._ends.everything[partition].is_complete:
             place = self._history.writes.offset[number]
@@ -234,8 +235,8 @@ class _Checks:
                     f'{self._words.time(fenced_at[producer])}', (transaction,), commit))
 
     def _fenced_at(self) -> dict[int, int]:
-        """Return the time at which each fenced producer had a successor: when the first later instance had claimed its
-        id."""
+        """Return {producer: time} for each fenced producer. The time is when its transactional id was first claimed by
+        a later producer."""
         instances: dict[str, list[int]] = {}
         for number, producer in self._history.producers.items():
             if producer.transactional_id is not None:
@@ -258,7 +259,7 @@ class _Checks:
     # ---- transforms
 
     def _check_transforms(self) -> None:
-        """Compare the committed offsets of each group and input partition with the visible outputs."""
+        """Compare the committed offsets of each group in each input partition with the visible output records."""
         ends = {(group, partition): offset for group, offsets in self._history.committed.items()
                 for partition, offset in offsets.items()}
         outputs: dict[tuple[str, int], dict[int, int]] = {place: {} for place in ends}
@@ -295,7 +296,8 @@ class _Checks:
                     self._committers(group, partition, offset) if is_first else ()))
 
     def _committers(self, group: str, partition: int, offset: int) -> tuple[int, ...]:
-        """Return the transactions that committed this offset of an input. The newest of them counts."""
+        """Return the transactions that committed this offset of an input partition. Only the newest transaction
+        determines the committed offset."""
         return tuple(transaction for transaction, (committer, ranges) in self._history.consumed.items()
                      for input_partition, begin, end in zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)
                      if committer == group and input_partition == partition and begin <= offset < end)[-3:]

@@ -1,9 +1,11 @@
-"""Cycles between transactions.
+"""The search for cycles of dependencies between transactions.
 
-`T1 -> T2` is a read dependency if T2 read a record of T1. It is a write dependency if a record of T2 follows one of T1
-in a partition. Kafka orders the records of concurrent transactions freely. Cycles with a write dependency (G0, and G1c
-with both) are therefore permitted: they are counted, but are no anomaly. A cycle of reads alone (G1c) cannot happen in
-read_committed, because each transaction would have been committed before the other one.
+`T1 -> T2` is a read dependency if T2 read a record of T1. It is a write dependency if a record of T2 follows a record
+of T1 in a partition. Kafka may order the records of concurrent transactions freely. It therefore permits cycles that
+include a write dependency (G0, and G1c with both kinds). They are counted, but they are not anomalies.
+
+A cycle of read dependencies only (G1c) is an anomaly. It cannot occur with read_committed, because each transaction in
+the cycle would have to be committed before the others.
 """
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ Graph = dict[int, set[int]]
 
 @dataclass(frozen=True)
 class Cycles:
-    """Groups of transactions that depend on each other, which Kafka permits: their number and the size of the largest
-    one."""
+    """The groups of transactions that depend on each other in a way that Kafka permits. It has the number of groups and
+    the size of the largest group."""
 
     writes: int = 0
     largest_of_writes: int = 0
@@ -29,7 +31,7 @@ class Cycles:
 
 
 def check_cycles(history: History, ends: Audit, found: Collector, words: Wording) -> Cycles:
-    """Report cycles of reads, and count those that Kafka permits."""
+    """Report cycles that have only read dependencies. Return the cycles that Kafka permits."""
     reads, writes = _read_graph(history), _write_graph(history, ends)
     for group in components(reads):
         transactions = tuple(_cycle_in(reads, group))
@@ -72,8 +74,8 @@ def _write_graph(history: History, ends: Audit) -> Graph:
 
 
 def components(graph: Graph) -> Iterator[list[int]]:
-    """Yield the strongly connected components with at least two transactions. It is Tarjan's algorithm without
-    recursion."""
+    """Yield the strongly connected components of the graph that have at least two transactions. The algorithm is
+    Tarjan's, without recursion."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
@@ -115,7 +117,7 @@ def _pop_to(stack: list[int], node: int) -> list[int]:
 
 
 def _cycle_in(graph: Graph, component: list[int]) -> list[int]:
-    """Return a shortest cycle through the first transaction of a component."""
+    """Return a shortest cycle in the component that contains its first transaction."""
     inside, start = set(component), component[0]
     came_from: dict[int, int] = {}
     border = [start]

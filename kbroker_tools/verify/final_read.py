@@ -1,4 +1,4 @@
-"""The final read of a log: from its start to its end, by a reader that survives failures of its client."""
+"""The final read of the logs, from their starts to their ends. The reader continues after failures of its client."""
 from __future__ import annotations
 
 import time
@@ -13,19 +13,21 @@ PAUSE_AFTER_FAILURE_S = 0.2
 
 
 class PositionedGetter(Getter, Protocol):
-    """A consumer that also knows its positions."""
+    """A consumer that can also return its position in a partition."""
 
     def position(self, partition: int) -> int:
-        """Return the offset of the next fetch, which is after markers and hidden records."""
+        """Return the offset at which the next fetch begins. It is after all markers and hidden records that were
+        skipped."""
 
 
 def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends: Mapping[int, int],
                  patience_s: float) -> dict[int, int]:
-    """Read each partition from its start to its end, and record the polls and the offsets that they reached.
+    """Read each partition from its start to its end. Record the polls, and the offsets that they reached. Return
+    {partition: number of records}.
 
-    A poll that fails is repeated where the last one ended. After `patience_s` without a record, the last failure is
-    raised. If no poll has failed, the read ends without an error: the broker has answered, and the end cannot be
-    reached. Return the number of records by partition.
+    After a failed poll, the next poll begins where the last successful poll ended. If no record arrives for
+    `patience_s` seconds, the error of the last failed poll is raised. If no poll has failed, no error is raised: the
+    broker has answered, but the end cannot be reached.
     """
     counts = dict.fromkeys(ends, 0)
     reached = dict.fromkeys(ends, 0)

@@ -1,4 +1,5 @@
-"""A history in memory: columns of integers, so that millions of operations fit and are checked in one pass."""
+"""A history in memory. It consists of columns of integers, so that millions of operations fit in memory and can be
+checked in one pass."""
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ NONE = -1
 
 
 class HistoryError(Exception):
-    """A line that does not belong to a history."""
+    """A line is not a valid line of a history."""
 
 
 class Producer(NamedTuple):
@@ -37,7 +38,7 @@ class Reader(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Records of one partition in one poll, in the order in which the client returned them."""
+    """The records of one partition in one poll, in the order in which the client returned them."""
 
     partition: int
     offsets: array[int]
@@ -54,18 +55,19 @@ class Poll(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Records of one partition that a member of a share group received in one poll."""
+    """The records of one partition that a member of a share group received in one poll."""
 
     sharer: int
     since: int
     end: int
     chunk: Chunk
     delivery_count: int
-    """How often the group had delivered the records, including this time."""
+    """The number of times that the group has delivered these records, including this delivery."""
 
 
 class Settlement(NamedTuple):
-    """Records that a member of a share group accepted or rejected. `settled` has partition and offset of each."""
+    """The records that a member of a share group accepted or rejected. `settled` has the partition and the offset of
+    each record, one after the other."""
 
     sharer: int
     begin: int
@@ -75,7 +77,8 @@ class Settlement(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """A share group at the end of a run: the most deliveries of a record, and the start offsets by partition."""
+    """A share group at the end of a run. `limit` is the most deliveries of a record. `starts` maps each partition to
+    the start offset of the group."""
 
     group: str
     limit: int
@@ -101,22 +104,23 @@ def _column() -> array[int]:
 
 @dataclass
 class Transactions:
-    """Columns by the number of the transaction."""
+    """The transactions, as columns whose index is the number of the transaction."""
 
     producer: array[int] = field(default_factory=_column)
     begin: array[int] = field(default_factory=_column)
     commit: array[int] = field(default_factory=_column)
-    """The time at which the commit was requested, or NONE."""
+    """The time at which the commit was requested. NONE if no commit was requested."""
     end: array[int] = field(default_factory=_column)
     outcome: array[int] = field(default_factory=_column)
     writes: array[int] = field(default_factory=_column)
-    """The number of records that it wrote."""
+    """The number of records that the transaction wrote."""
 
     def __len__(self) -> int:
         return len(self.producer)
 
     def grow(self, size: int) -> None:
-        """Add rows without an end. They are the transactions that were open when the run ended."""
+        """Add the transactions that were open when the run ended, until there are `size` transactions. They have no
+        end."""
         missing = size - len(self)
         if missing > 0:
             for column in (self.producer, self.begin, self.commit, self.end):
@@ -127,16 +131,16 @@ class Transactions:
 
 @dataclass
 class Writes:
-    """Columns by the number of the record."""
+    """The records, as columns whose index is the number of the record."""
 
     transaction: array[int] = field(default_factory=_column)
     producer: array[int] = field(default_factory=_column)
     partition: array[int] = field(default_factory=_column)
-    """The partition, or NONE for a number that occurs in no line."""
+    """The partition of the record. NONE if no line has the number of the record."""
     offset: array[int] = field(default_factory=_column)
     sent: array[int] = field(default_factory=_column)
     sources: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The partition and offset of the input, for each record that a transform wrote."""
+    """For each record that a transform wrote: the partition and offset of its input record."""
 
     def __len__(self) -> int:
         return len(self.partition)
@@ -151,7 +155,7 @@ class Writes:
 
 @dataclass
 class History:
-    """All operations of the clients of a run, and the results that the clients learned."""
+    """All operations of the clients of a run, and the results that the clients received."""
 
     partitions: list[str] = field(default_factory=list)
     run: dict[str, Any] = field(default_factory=dict)
@@ -161,15 +165,15 @@ class History:
     writes: Writes = field(default_factory=Writes)
     polls: list[Poll] = field(default_factory=list)
     ends: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """By reader and partition: the offset that a final reader reached, and the end that it had to reach."""
+    """Maps (reader, partition) to (offset that a final reader reached, offset that it had to reach)."""
     stable: list[Stable] = field(default_factory=list)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By group and partition: the committed offset at the end."""
+    """Maps each group to the offsets, by partition, that it had committed at the end of the run."""
     unstable: list[str] = field(default_factory=list)
-    """Groups whose offsets a transaction still holds at the end of the run."""
+    """The groups whose offsets are held by an open transaction at the end of the run."""
     consumed: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     sharers: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """The group and the client of each member of a share group."""
+    """Maps each member of a share group to (group, client)."""
     deliveries: list[Delivery] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
@@ -179,24 +183,25 @@ class History:
 
     @property
     def operations(self) -> int:
-        """Return the number of records written, records read and ends of transactions."""
+        """Return the number of operations: records that were written, records that were read, and ends of
+        transactions."""
         return len(self.writes) + self.records_read + len(self.transactions)
 
     @property
     def end(self) -> int:
-        """Return the last time in the history."""
+        """Return the latest time in the history."""
         times = [poll.end for poll in self.polls[-1:]] + [fault.end for fault in self.faults]
         return max([*times, *self.transactions.end[-1000:], 0])
 
 
 def load(path: Path) -> History:
-    """Read a history. Raise HistoryError or OSError."""
+    """Read a history from a file. Raise HistoryError if a line is not valid, and OSError if the file cannot be read."""
     with path.open(encoding='utf-8', errors='replace') as lines:
         return read(lines)
 
 
 def read(lines: Iterable[str]) -> History:
-    """Build a history from its lines. Raise HistoryError, which names the wrong line."""
+    """Build a history from its lines. Raise HistoryError, which names the line, if a line is not valid."""
     history = History()
     add = {'start': _add_start, 'producer': _add_producer, 'transaction': _add_transaction, 'sends': _add_sends,
            'reader': _add_reader, 'poll': _add_poll, 'end': _add_end, 'stable': _add_stable,
@@ -327,5 +332,5 @@ def _add_finish(history: History, row: dict[str, Any]) -> None:
 
 
 def is_foreign(history: History, number: int) -> bool:
-    """Return True if no producer of the run has sent this record."""
+    """Return True if no producer of the run has sent the record."""
     return number <= FOREIGN or number >= len(history.writes) or history.writes.partition[number] == NONE

@@ -1,6 +1,7 @@
-"""The timeline of a run as one self-contained HTML file: a lane for each producer, the faults, and the evidence.
+"""The timeline of a run as one self-contained HTML file. It shows a lane for each producer, the faults, and the
+evidence of anomalies.
 
-The page and its script are those of a partition's timeline.
+The page and its script are also used for the timeline of a partition (`timeline/html.py`).
 """
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from kbroker_tools.verify.history import NONE, History
 from kbroker_tools.verify.lines import Outcome
 
 MOST_ROWS = 20_000
-"""The most transactions of the page: a browser is slow with more. The last ones are shown, and those with evidence."""
+"""The most transactions on the page. A browser is slow with more. The page shows the last transactions, and those that
+are evidence of anomalies."""
 REST = 'all other producers'
 _ORDER = {Outcome.COMMITTED: 0, Outcome.ABORTED: 1, Outcome.UNKNOWN: 2}
 _WORDS = ('committed', 'aborted', 'end unknown')
@@ -54,7 +56,7 @@ def _started_ms(history: History) -> int:
 
 
 def _evidence(verdict: Verdict) -> dict[int, str]:
-    """Return the kinds of anomalies of each transaction in an evidence."""
+    """Return {transaction: the kinds of anomalies for which it is evidence}."""
     titles: dict[int, list[str]] = {}
     for kind, found in verdict.found:
         for transaction in found.evidence.transactions:
@@ -92,7 +94,8 @@ def _data(history: History, shown: list[int], evidence: dict[int, str], started_
 
 
 def _row(history: History, number: int, started_ms: int) -> list[Any]:
-    """Return a transaction's values in the order of the script's column numbers, without lane and mark."""
+    """Return the values of a transaction, without lane and mark. They are in the order of the column numbers in the
+    script."""
     transactions = history.transactions
     begin, end, commit = (started_ms + max(column[number], 0) / 1000
                           for column in (transactions.begin, transactions.end, transactions.commit))

@@ -1,4 +1,4 @@
-"""The format of a history: one JSON object on a line, written when what it describes has ended.
+"""The format of a history. Each line is a JSON object, which is written when the operation that it describes has ended.
 
     type         fields
     start        format, partitions (names, by index), run (servers, seed, workloads, ...)
@@ -13,17 +13,20 @@
     committed    group, offsets [partition, offset, ...]: at the end of the run
     unstable     group: a transaction holds its offsets, after every transaction has ended or timed out
     sharer       sharer, group, client: a member of a share group
-    deliveries   sharer, since, end, reads: what a poll returned. The broker was asked for it after `since`
+    deliveries   sharer, since, end, reads: the result of a poll, which was requested after the time `since`
     outcomes     sharer, begin, end, is_confirmed, settled [partition, offset, ...]: records accepted or rejected
     shared       group, limit, starts [partition, start offset, ...]: at the end of the run
     fault        fault, begin, end, detail
     finish       nothing: the run was not interrupted
 
-Times are microseconds since the start, of a clock that does not jump. `commit` is the time at which the commit was
-requested. `writes` is a flat list of `number, partition, offset, sent` for each record. `reads` has a list `partition,
-[offsets], [numbers]` for each partition, in deliveries with the delivery count behind it. Numbers of records,
-transactions, producers and readers are dense, from 0. A producer numbers its records in the order of its sends. A
-record with a foreign value has the number -1.
+Times are microseconds since the start of the run, from a clock that does not jump. `commit` is the time at which the
+commit was requested.
+
+`writes` is a flat list with the four values `number, partition, offset, sent` for each record. `reads` has a list
+`partition, [offsets], [numbers]` for each partition. In `deliveries`, the delivery count follows the numbers.
+
+Records, transactions, producers and readers are numbered from 0, without gaps. A producer numbers its records in the
+order in which it sends them. A record that no producer of the run has sent has the number -1.
 """
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ READ_UNCOMMITTED = 'read_uncommitted'
 
 
 class Outcome(enum.IntEnum):
-    """The end of a transaction, as its client learned it."""
+    """The end of a transaction, as far as its client knows."""
 
     UNKNOWN = 0
     COMMITTED = 1

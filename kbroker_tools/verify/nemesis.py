@@ -1,4 +1,4 @@
-"""The nemesis: faults of the network and of the broker's process, one after the other, in random order."""
+"""The nemesis. It causes faults of the network and of the broker's process, one after the other, in random order."""
 from __future__ import annotations
 
 import random
@@ -16,7 +16,7 @@ PROCESS_FAULTS = ('kill', 'pause', 'clock')
 FAULTS = NETWORK_FAULTS + PROCESS_FAULTS
 
 HELD = (ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.PRODUCE)
-"""The requests that can arrive during a later transaction of the same producer."""
+"""The types of requests that may arrive during a later transaction of the same producer."""
 _END_TXN_WEIGHT = (3, 1, 1, 1)
 HOLD_LIMIT_S = 3
 LOOK_AGAIN_S = 0.02
@@ -24,7 +24,7 @@ LONGEST_CLOCK_JUMP_S = 60
 
 
 class Nemesis:
-    """Faults until the run stops. Each fault is removed before the next one begins."""
+    """A source of faults until the run stops. Each fault is removed before the next one begins."""
 
     def __init__(self, names: tuple[str, ...], recorder: Recorder, rng: random.Random, proxy: Proxy,
                  broker: BrokerCommand | None, clock_file: Path | None):
@@ -39,7 +39,7 @@ class Nemesis:
             'kill': self._kill, 'pause': self._pause, 'clock': self._clock}
 
     def run(self, stop: threading.Event, pause_s: tuple[float, float]) -> None:
-        """Cause faults until the run stops, with a random pause between them. Remove the last fault at the end."""
+        """Cause faults until the run stops, with a random pause after each. At the end, remove the last fault."""
         try:
             while self._names and not stop.wait(self._rng.uniform(*pause_s)):
                 name, begin = self._rng.choice(self._names), self._recorder.now()
@@ -62,7 +62,7 @@ class Nemesis:
         return f'up to {longest} s a frame'
 
     def _hold(self, stop: threading.Event) -> str:
-        """Hold a request until its client may have begun the next transaction."""
+        """Hold a request back until its client may have begun the next transaction."""
         before = self._proxy.counts['held']
         key = self._rng.choices(HELD, _END_TXN_WEIGHT)[0]
         self._proxy.hold(key)

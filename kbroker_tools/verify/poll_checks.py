@@ -1,7 +1,7 @@
-"""The checks of polls: each reader must receive the records of the final log in their order, without a gap.
+"""The checks of polls. Each reader must receive the records of the final log in the order of the log, without a gap.
 
-Most polls return a run of records that is equal to a run of the final log, which one comparison of arrays shows. Only
-the remaining polls are searched record by record.
+Most polls return a run of records that is equal to a run of the final log. One comparison of arrays shows this. Only
+the remaining polls are checked record by record.
 """
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kbroker_tools.verify.wording import Wording
 
 @dataclass(slots=True)
 class _Place:
-    """The position of a reader in a partition: the rank of the record that must come next, and the smallest offset
-    allowed."""
+    """The position of a reader in a partition. `rank` is the index of the record that must come next in the final log,
+    and `offset` is the lowest offset that the record may have."""
 
     rank: int
     offset: int
 
 
 def check_polls(history: History, ends: Audit, found: Collector, words: Wording) -> None:
-    """Check all polls in the order of their ends."""
+    """Check all polls, in the order in which they ended."""
     checks = _PollChecks(history, ends, found, words)
     for poll in sorted(history.polls, key=lambda poll: poll.end):
         checks.check(poll)
@@ -39,7 +39,8 @@ class _PollChecks:
         self._words = words
         self._places: dict[tuple[int, int], _Place] = {}
         self._examined = [0] * len(history.partitions)
-        """The number of records of the committed log whose first read was compared with their commit."""
+        """For each partition: the number of records in the committed log whose first read was compared with the request
+        to commit them."""
 
     def check(self, poll: Poll) -> None:
         is_committed = self._history.readers[poll.reader].is_committed
@@ -69,7 +70,8 @@ class _PollChecks:
 
     def _check_record(self, poll: Poll, partition: int, log: FinalLog, place: _Place,
                       record: tuple[int, int, bool]) -> None:
-        """Check one record: its offset, its number, and whether it follows the previous one of the same poll."""
+        """Check one record: its offset, its number, and whether it follows the previous record of the reader without a
+        gap."""
         offset, number, is_internal = record
         where = f'{self._words.reader(poll.reader)} at {self._words.partition(partition)}'
         transactions = () if is_foreign(self._history, number) else self._words.transactions_of(number)
@@ -100,7 +102,8 @@ class _PollChecks:
         return 'a foreign record' if is_foreign(self._history, number) else self._words.record(number)
 
     def _check_vanished(self, poll: Poll, partition: int, offset: int, number: int, where: str) -> None:
-        """Report a record that a reader received, and that the final log does not show to its isolation level."""
+        """Report a record that a reader received, although the final log does not show it to readers with the same
+        isolation level."""
         everything = self._ends.everything[partition]
         transactions = () if is_foreign(self._history, number) else self._words.transactions_of(number)
         is_committed = self._history.readers[poll.reader].is_committed
@@ -125,8 +128,8 @@ class _PollChecks:
                                 self._history.transactions.writes[transaction])
 
     def _compare_with_commits(self, poll: Poll, partition: int, numbers: array[int], begin: int, end: int) -> None:
-        """Report records that were read before their commit was requested. Only first reads are compared: later reads
-        prove no more."""
+        """Report records that were read before their commit was requested. Only the first read of each record is
+        compared, because later reads prove no more."""
         examined = self._examined[partition]
         if end <= examined:
             return

@@ -1,8 +1,10 @@
-"""A proxy between clients and brokers that disturbs the network: delays, cuts, half-open connections, held requests.
+"""A proxy between clients and brokers. It disturbs the network by delays, broken and half-open connections, and
+requests that are held back.
 
-One thread serves all connections. Faults of one moment are commands to this thread; `disturbance` has the faults that
-last. A held request is kept while its client sees a broken connection. The connection to the broker stays open, so that
-the request arrives over a live connection when it is released, perhaps in a later transaction of its client.
+One thread serves all connections. Other threads cause faults by commands to this thread. Only delays need no command:
+they last as long as `delay_s` is set. When a request is held back, the connection to its client is closed, but the
+connection to the broker stays open. When the request is released, it arrives at the broker over this connection. The
+client may then be in a later transaction.
 """
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ MUTE_REQUESTS, MUTE_ANSWERS = 'requests', 'answers'
 
 
 class Link:
-    """A client's connection, and the connection to the broker that belongs to it."""
+    """The connection of a client, and the connection to the broker to which its requests are forwarded."""
 
     def __init__(self, client: socket.socket, broker: socket.socket):
         self.client: socket.socket | None = client
@@ -38,9 +40,10 @@ class Link:
         self.received = {client: bytearray(), broker: bytearray()}
         self.unsent: dict[socket.socket, bytearray] = {client: bytearray(), broker: bytearray()}
         self.last_due = {client: 0.0, broker: 0.0}
-        """The time at which the last frame to this end is due. A delay keeps the order of the frames."""
+        """For each of the two connections: the time at which the last delayed frame will be sent. A delay does not
+        change the order of the frames."""
         self.awaited: deque[tuple[bytes, int, int]] = deque()
-        """Correlation id, API key and version of each request without a response."""
+        """(correlation id, API key, version) of each request that has no response yet."""
         self.muted: str | None = None
         self.is_to_be_cut = False
         self.is_closed = False
@@ -50,11 +53,11 @@ class Link:
 
 
 class Proxy:
-    """A proxy with a port of 127.0.0.1 for each broker that appears in a response."""
+    """A proxy. It has a port on 127.0.0.1 for each broker whose address appears in a response."""
 
     def __init__(self, host: str, port: int, rng: random.Random):
         self.delay_s: tuple[float, float] | None = None
-        """If set, each frame is delayed by a time between these two."""
+        """If not None, each frame is delayed by a random time between these two, in seconds."""
         self.counts = {'cut': 0, 'held': 0, 'released': 0, 'muted': 0}
         self.problem: BaseException | None = None
         self._rng = rng
@@ -77,19 +80,21 @@ class Proxy:
     # ---- faults: from any thread
 
     def cut(self, share: float) -> None:
-        """Close this share of the connections, each within its next frame. Muted connections are closed at once."""
+        """Close this share of the connections. A connection is closed in the middle of its next frame, but immediately
+        if it is muted."""
         self._command(lambda: self._cut(share))
 
     def mute(self, direction: str, share: float) -> None:
-        """Stop forwarding in one direction, on this share of the connections. They stay open until a cut."""
+        """Stop forwarding in one direction, for this share of the connections. The connections stay open until a
+        cut."""
         self._command(lambda: self._mute(direction, share))
 
     def hold(self, *api_keys: int) -> None:
-        """Hold the next request that has one of these API keys."""
+        """Hold back the next request that has one of these API keys."""
         self._command(lambda: setattr(self, '_wanted', api_keys))
 
     def release(self) -> None:
-        """Send the held requests to the broker, each over its own connection."""
+        """Send the requests that were held back to the broker, each over its original connection."""
         self._command(self._release)
 
     def close(self) -> None:
@@ -138,7 +143,7 @@ class Proxy:
         self._selector.close()
 
     def _route(self, host: str, port: int) -> tuple[str, int]:
-        """Return the proxy's own address for a broker."""
+        """Return the address at which the proxy listens for a broker."""
         listener = self._listeners.get((host, port))
         if listener is None:
             listener = self._listeners[host, port] = socket.create_server(('127.0.0.1', 0), backlog=128)
@@ -210,7 +215,8 @@ class Proxy:
             self._queue(link, link.broker, frame)
 
     def _answer(self, link: Link, frame: bytes) -> bytes:
-        """Return the response to forward. Requests without a response, with acks=0, are skipped."""
+        """Return the response to forward. Remove its request from the requests without a response. Requests with acks=0
+        have no response and are removed too."""
         while link.awaited:
             correlation_id, key, version = link.awaited.popleft()
             if correlation_id == frame[4:8]:
@@ -221,7 +227,7 @@ class Proxy:
     # ---- sending
 
     def _queue(self, link: Link, end: socket.socket, frame: bytes) -> None:
-        """Send a frame now, or after the delay."""
+        """Send a frame, after the delay if there is one."""
         due, delay = link.last_due[end], self.delay_s
         now = time.monotonic()
         if delay is not None:
@@ -260,8 +266,8 @@ class Proxy:
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
-        """Set the events of both ends: room at an end with unsent bytes, and input unless the other end has too many of
-        them."""
+        """Set the events to wait for. A connection with unsent bytes waits for room. A connection waits for input
+        unless the opposite connection has too many unsent bytes."""
         for end in link.ends():
             other = link.broker if end is link.client else link.client
             events = selectors.EVENT_WRITE if link.unsent[end] else 0
@@ -298,7 +304,7 @@ class Proxy:
             link.muted = direction
 
     def _hold(self, link: Link, frame: bytes) -> None:
-        """Keep a request, and close only the connection of its client."""
+        """Keep a request, and close the connection of its client. The connection to the broker stays open."""
         self._wanted = ()
         self.counts['held'] += 1
         assert link.client is not None

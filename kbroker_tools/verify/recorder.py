@@ -1,4 +1,5 @@
-"""The writer of a history. All threads share one, which gives numbers to their transactions, records and readers."""
+"""The writer of a history. All threads share one writer. It also assigns numbers to transactions, records and
+readers."""
 from __future__ import annotations
 
 import itertools
@@ -11,15 +12,15 @@ from typing import IO, Any
 from kbroker_tools.verify.lines import FORMAT, NOT_ACKNOWLEDGED, Outcome
 
 Reads = Sequence[tuple[int, Sequence[int], Sequence[int]]]
-"""The result of a poll: for each partition, its number, the offsets and the numbers of the records."""
+"""The result of a poll: a list of (partition, offsets of the records, numbers of the records)."""
 
 Deliveries = Sequence[tuple[int, Sequence[int], Sequence[int], int]]
-"""The result of a poll of a share group: for each partition, its number, the offsets and the numbers of the records,
-and their delivery count."""
+"""The result of a poll of a share group: a list of (partition, offsets of the records, numbers of the records, delivery
+count)."""
 
 
 class Recorder:
-    """Writes the lines of a history, and counts their records and transactions for the progress of the run."""
+    """A writer of the lines of a history. It counts records and transactions for the progress of the run."""
 
     def __init__(self, out: IO[str], partitions: Sequence[str], run: Mapping[str, Any],
                  clock_ns: Callable[[], int] = time.monotonic_ns):
@@ -34,12 +35,12 @@ class Recorder:
         self._sharers = itertools.count()
         self.counts = {'written': 0, 'read': 0, 'committed': 0, 'aborted': 0, 'unknown': 0, 'faults': 0}
         self.active_clients: set[str] = set()
-        """The clients that had a record acknowledged."""
+        """The clients of which at least one record was acknowledged."""
         self._client_of: dict[int, str] = {}
         self._write({'type': 'start', 'format': FORMAT, 'partitions': list(partitions), 'run': dict(run)})
 
     def now(self) -> int:
-        """Return the microseconds since the start of the history."""
+        """Return the number of microseconds since the start of the history."""
         return (self._clock_ns() - self._began_ns) // 1000
 
     def new_transaction(self) -> int:
@@ -52,14 +53,14 @@ class Recorder:
         return next(self._producers)
 
     def producer(self, number: int, transactional_id: str | None, client: str, begin: int) -> None:
-        """Record that a producer has claimed its transactional id, which lasted from `begin` until now."""
+        """Record that a producer has claimed its transactional id. The claim lasted from `begin` until now."""
         self._client_of[number] = client
         self._write({'type': 'producer', 'producer': number, 'transactional_id': transactional_id, 'client': client,
                      'begin': begin, 'end': self.now()})
 
     def transaction(self, number: int, producer: int, begin: int, commit: int | None, outcome: Outcome,
                     writes: Sequence[int], **transform: Any) -> None:
-        """Record a transaction that ends now. A transform passes `group`, `consumed` and `sources` too."""
+        """Record a transaction that ends now. Only a transform passes `group`, `consumed` and `sources`."""
         self._note_acknowledged(producer, writes)
         name = outcome.name.lower()
         self._write({'type': 'transaction', 'transaction': number, 'producer': producer, 'begin': begin,
@@ -78,7 +79,7 @@ class Recorder:
 
     def poll(self, reader: int, begin: int, reads: Reads, *, seek: Sequence[int] = (),
              transaction: int | None = None) -> None:
-        """Record a poll that ends now. `seek` has the positions that were set since the reader's last poll."""
+        """Record a poll that ends now. `seek` has the positions that the reader has set since its previous poll."""
         self._write({'type': 'poll', 'reader': reader, 'transaction': transaction, 'begin': begin, 'end': self.now(),
                      'seek': list(seek), 'reads': reads}, read=sum(len(offsets) for _, offsets, _ in reads))
 
@@ -101,15 +102,15 @@ class Recorder:
         return number
 
     def deliveries(self, sharer: int, since: int, reads: Deliveries) -> int:
-        """Record the result that a poll of a share group returns now. Return the present time."""
+        """Record the deliveries of a share group that a poll returns now. Return the present time."""
         end = self.now()
         self._write({'type': 'deliveries', 'sharer': sharer, 'since': since, 'end': end, 'reads': reads},
                     read=sum(len(offsets) for _, offsets, _, _ in reads))
         return end
 
     def outcomes(self, sharer: int, begin: int, settled: Sequence[int], *, is_confirmed: bool) -> None:
-        """Record that records were accepted or rejected, by partition and offset, and whether the broker confirmed
-        it."""
+        """Record that records were accepted or rejected, and whether the broker has confirmed it. `settled` has the
+        partition and the offset of each record, one after the other."""
         self._write({'type': 'outcomes', 'sharer': sharer, 'begin': begin, 'end': self.now(),
                      'is_confirmed': is_confirmed, 'settled': list(settled)})
 

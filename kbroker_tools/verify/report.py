@@ -1,4 +1,4 @@
-"""The verdict as one page of text."""
+"""The text page with the verdict."""
 from __future__ import annotations
 
 import textwrap
@@ -16,7 +16,7 @@ TITLE_WIDTH = 29
 
 
 def page(history: History, verdict: Verdict, problems: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the page: the run, a line for each kind of anomaly, and the verdict."""
+    """Yield the lines of the page: a summary of the run, a line for each kind of anomaly, and the verdict."""
     yield from _run(history)
     yield ''
     found = dict(verdict.found)

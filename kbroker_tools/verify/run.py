@@ -1,4 +1,5 @@
-"""A run: topics, workers, nemesis and the final reads, recorded as a history."""
+"""A run. It creates the topics, starts the workers and the nemesis, reads the final logs, and records everything in a
+history."""
 from __future__ import annotations
 
 import random
@@ -41,16 +42,17 @@ from kbroker_tools.verify.workloads import (
 
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
-"""The least number of partitions of each topic. Each client transforms one partition of the input."""
+"""The least number of partitions of each topic. Each client transforms one partition of the input topic."""
 WORKLOADS = ('list', 'transform', 'rebalance', 'share', 'fence')
 TRANSFORMS = {'transform', 'rebalance'}
-"""The workloads that read the input."""
+"""The workloads that read the input topic."""
 PROTOCOLS = ('classic', 'consumer')
 LEAST_MEMBERS = 2
 CLIENTS = ('kbroker', 'confluent', 'java')
 KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
 FINISH_S = 300
-"""How many seconds the end waits for the last calls of the clients, and for the restart of the broker."""
+"""The number of seconds that the end of the run waits for the last calls of the clients and for the restart of the
+broker."""
 PATIENCE_S = 60
 LOOK_AGAIN_S = 0.2
 PROGRESS_S = 1
@@ -58,41 +60,44 @@ PROGRESS_S = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run: its workloads, its faults and its length."""
+    """The plan of a run: its workloads, its faults and its duration."""
 
     servers: str
     seconds: float
     nemesis: tuple[str, ...] = ()
     workloads: tuple[str, ...] | None = None
-    """None means all that the broker can serve."""
+    """The workloads of the run. None means all workloads that the broker can serve."""
     clients: tuple[str, ...] = CLIENTS[:2]
     java_classpath: str | None = None
-    """The jars of Kafka's clients, if Java is one of the clients."""
+    """The class path with the jars of Kafka's clients, if Java is one of the clients."""
     protocols: tuple[str, ...] | None = None
-    """The protocols of the groups whose members come and go. None means those that the broker serves."""
+    """The group protocols of the workload in which members join and leave. None means all protocols that the broker
+    serves."""
     pause_s: tuple[float, float] = (0.5, 4)
     seed: int = 0
     workers: int = 2
-    """The number of list appenders of each client."""
+    """The number of list appenders for each client."""
     patience_s: float = PATIENCE_S
-    """How many seconds the run waits for a client without any acknowledged record, for transactions that do not end,
-    and for a reader that receives nothing.
-    """
+    """The most seconds that the run waits for each of these: a client of which no record was acknowledged, a
+    transaction that does not end, and a reader that receives nothing."""
 
 
 @dataclass
 class RunResult:
-    """Faults of the run, such as a broker that ended without being stopped. With a fault, the history has no end."""
+    """The result of a run. `problems` has faults of the run itself, such as a broker that ended although the run did
+    not stop it. If there is a problem, the history has no line `finish`."""
 
     problems: list[str] = field(default_factory=list)
 
 
 Progress = Callable[[float, Mapping[str, int]], None]
-"""A function that is called about once a second, with the seconds since the start and the counts of the recorder."""
+"""A function that is called about once a second. The arguments are the seconds since the start, and the counts of the
+recorder."""
 
 
 def clients_available(wanted: Collection[str], java_classpath: str | None = None) -> tuple[str, ...]:
-    """Return those of these clients that are installed. Raise ImportError if the installation of one is broken."""
+    """Return the wanted clients that are installed. Raise ImportError if a client is installed but cannot be
+    imported."""
     is_installed = {'kbroker': True, 'confluent': 'confluent' in wanted and _has_confluent(),
                     'java': java_classpath is not None}
     return tuple(name for name in CLIENTS if name in wanted and is_installed[name])
@@ -106,15 +111,15 @@ def _has_confluent() -> bool:
 
 
 class Served(NamedTuple):
-    """The parts of Kafka that not every broker serves."""
+    """The features of a broker that not every broker has."""
 
     protocols: tuple[str, ...]
-    """The protocols of groups."""
+    """The group protocols that the broker serves."""
     has_share_groups: bool
 
 
 def served_by(servers: str) -> Served:
-    """Return what a broker serves, by asking it. Raise KafkaError or ClientError."""
+    """Ask a broker for its features, and return them. Raise KafkaError or ClientError if the broker fails."""
     with closing(Cluster(ClientConfig.from_settings(own.CONNECTION | {'bootstrap.servers': servers}))) as cluster:
         broker = cluster.retrying(cluster.any, 'ApiVersions')
         has_consumer_groups = ApiKey.CONSUMER_GROUP_HEARTBEAT in broker.api_versions
@@ -123,7 +128,8 @@ def served_by(servers: str) -> Served:
 
 
 def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:
-    """Return the committed offsets when no transaction holds them. Raise KafkaError or OSError."""
+    """Return the committed offsets of a group, when no transaction holds them any more. Raise KafkaError or OSError if
+    they cannot be read."""
     with Admin(servers, settings) as admin:
         try:
             found = admin.list_group_offsets(group, require_stable=True)
@@ -135,9 +141,9 @@ def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> d
 
 
 class Run:
-    """One run against a broker that is up.
+    """One run against a broker that is already running.
 
-    The constructor raises KafkaError or OSError if the broker does not report its protocols or the topics cannot be
+    The constructor raises KafkaError or OSError if the broker does not report its features or if the topics cannot be
     created. It raises JavaEnded or OSError if Java does not start.
     """
 
@@ -158,12 +164,12 @@ class Run:
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in self._partitions.items() for partition in range(count)]
         self.writers: set[str] = set()
-        """The names of the clients that write. The run waits until each of them has a record acknowledged."""
+        """The names of the clients that write. The run waits until a record of each client was acknowledged."""
         self.problems: list[str] = []
-        """The reasons for which the history has no end."""
+        """The faults of the run. If there is one, the history has no line `finish`."""
 
     def run(self) -> RunResult:
-        """Execute the plan. All threads and processes that it started have ended when it returns."""
+        """Execute the plan. When this method returns, all threads and processes that it has started have ended."""
         self._create_topics()
         self._choose_workloads()
         host, _, port = self._plan.servers.split(',')[0].rpartition(':')
@@ -194,7 +200,7 @@ class Run:
     # ---- before
 
     def _choose_workloads(self) -> None:
-        """Leave out workloads that the broker cannot serve, unless the plan names them."""
+        """Remove workloads that the broker cannot serve. A workload that the plan names is not removed."""
         served = served_by(self._plan.servers)
         if self._plan.workloads is None and not served.has_share_groups:
             self._workloads = tuple(name for name in WORKLOADS if name != 'share')
@@ -268,7 +274,7 @@ class Run:
         return workers
 
     def _moving_groups(self) -> dict[str, str]:
-        """Return the groups whose members come and go, with their protocols."""
+        """Return {group: protocol} for the groups whose members join and leave during the run."""
         return {f'{self._prefix}-{protocol}': protocol for protocol in self._protocols}
 
     def _groups(self) -> list[str]:
@@ -278,9 +284,10 @@ class Run:
     # ---- the work
 
     def work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> bool:
-        """Run the workers until the time is up and each client has had a record acknowledged.
+        """Run the workers until the planned time has passed and a record of each client was acknowledged.
 
-        Return False if some workers have not stopped, so that no read would be final.
+        Return False if a worker or the nemesis has not stopped. The logs may then still change, so a read would not be
+        final.
         """
         nemesis = Nemesis(self._plan.nemesis, recorder, random.Random(self._rng.random()), proxy, self._broker,
                           self._clock_file)
@@ -317,7 +324,8 @@ class Run:
         return len(ended) == len(workers) and not thread.is_alive()
 
     def _seconds_left(self, spent: float, recorder: Recorder) -> float:
-        """Return how long to wait. Exceed the time of the plan while a client has no record acknowledged."""
+        """Return the number of seconds to wait. After the planned time, it is positive as long as a client has no
+        acknowledged record."""
         left = self._plan.seconds - spent
         if left > 0 or self.writers <= recorder.active_clients:
             return left
@@ -326,7 +334,7 @@ class Run:
     # ---- after
 
     def read_to_the_end(self, recorder: Recorder) -> None:
-        """Record the final logs. A broker that cannot be read is a problem of the run."""
+        """Record the final logs. If the broker cannot be read, record a problem of the run."""
         try:
             if self._broker is not None:
                 self._broker.check()
@@ -349,9 +357,10 @@ class Run:
             recorder.shared(self._share_group.name, self._delivery_limit, starts)
 
     def _record_offsets(self, recorder: Recorder, group: str) -> None:
-        """Record the committed offsets of a group of transforms, or that a transaction holds them forever.
+        """Record the committed offsets of a group of transforms. If a transaction holds them until the patience of the
+        run ends, record this instead.
 
-        The client repeats its request, with pauses, for as long as the run is patient.
+        The client repeats its request with pauses.
         """
         settings = {'default.api.timeout.ms': str(round(self._plan.patience_s * 1000))}
         try:
@@ -365,8 +374,8 @@ class Run:
                                              in enumerate(self._places) if place.topic.endswith(INPUT)})
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
-        """Return the last stable offset and high watermark of each partition, when they are equal or do not become
-        equal."""
+        """Wait until the last stable offset and the high watermark of each partition are equal, or until the patience
+        of the run ends. Return {partition: (last stable offset, high watermark)}."""
         places: dict[TopicPartition, int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + self._plan.patience_s
         if 'clock' in self._plan.nemesis:   # a transaction that began amid a jump times out that much later
@@ -382,7 +391,7 @@ class Run:
                 time.sleep(LOOK_AGAIN_S)    # a broker sends no event when its last stable offset moves
 
     def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Read each partition from its start to its end. Return the numbers of records."""
+        """Read each partition from its start to its end. Return {partition: number of records}."""
         reader = recorder.reader(isolation, own.NAME, is_final=True)
         try:
             with closing(own.OwnGetter(self._plan.servers, self._places, isolation)) as getter:

@@ -1,7 +1,9 @@
-"""The checks of share groups: each visible record is delivered until it is settled, and not again after that.
+"""The checks of share groups. Each visible record must be delivered until it is settled, and must not be delivered
+afterwards.
 
-A record is settled when a member has accepted or rejected it. A response may be late, so a poll proves something only
-about the time after its request was sent. A request to accept whose response was lost proves nothing.
+A record is settled when a member has accepted or rejected it. A delivery after that is an anomaly only if the poll was
+requested after the settlement was confirmed, because the response to a poll may be late. If the response to a
+settlement was lost, it is unknown whether the record is settled.
 """
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from kbroker_tools.verify.lines import Outcome
 from kbroker_tools.verify.wording import Wording
 
 Place = tuple[str, int, int]
-"""A group, a partition and an offset."""
+"""(group, partition, offset) of a record."""
 
 
 def check_share_groups(history: History, ends: Audit, found: Collector, words: Wording) -> None:
-    """Check all deliveries, then the state of each group at the end."""
+    """Check all deliveries, then the state of each share group at the end of the run."""
     checks = _ShareChecks(history, ends, found, words)
     for delivery in history.deliveries:
         checks.check_delivery(delivery)
@@ -31,11 +33,11 @@ class _ShareChecks:
         self._found = found
         self._words = words
         self._confirmed_at: dict[Place, int] = {}
-        """The first time at which a member knew that the record was settled."""
+        """The first time at which a member received the confirmation that the record is settled."""
         self._requested: set[Place] = set()
-        """The records that a member tried to settle, and may have settled."""
+        """The records that a member tried to settle without a confirmation. They may be settled."""
         self._counts: dict[Place, int] = {}
-        """The largest delivery count of each record that a member received."""
+        """The highest delivery count of each record that a member received."""
         for settlement in history.settlements:
             group = history.sharers[settlement.sharer][0]
             for place in zip(settlement.settled[::2], settlement.settled[1::2], strict=True):
@@ -72,7 +74,7 @@ class _ShareChecks:
                 f'{self._words.time(self._history.transactions.commit[transactions[0]])}', transactions, delivery.end))
 
     def _check_hidden(self, delivery: Delivery, offset: int, number: int) -> None:
-        """Report a delivery that the final log does not show to a reader in read_committed."""
+        """Report a delivered record that the final log does not show to a read_committed reader."""
         partition = delivery.chunk.partition
         everything, committed = self._ends.everything[partition], self._ends.committed[partition]
         if not everything.is_complete or not self._history.is_finished or offset >= committed.end:
@@ -91,7 +93,7 @@ class _ShareChecks:
                 delivery.end))
 
     def check_end(self, shared: Shared) -> None:
-        """Check that each visible record is settled, or was delivered as often as the group allows."""
+        """Check that each visible record was settled, or was delivered as often as the group allows."""
         for partition, start in shared.starts.items():
             log = self._ends.committed[partition]
             for offset, number in zip(log.offsets, log.numbers, strict=True):

@@ -1,6 +1,7 @@
-"""The workload of share groups: members that come and go, and that accept, reject, release or keep their records.
+"""The workload of share groups. Members join and leave. They accept, reject, release or keep the records that they
+receive.
 
-Of the three clients, only kbroker's own gives a program in Python a member of a share group.
+All members use kbroker's own client, because it is the only one of the three clients with share groups for Python.
 """
 from __future__ import annotations
 
@@ -30,20 +31,24 @@ from kbroker_tools.verify.workloads import (
 
 MEMBERS = 3
 DELIVERY_LIMIT, SMALLER_LIMIT = 10, 5
-"""The most deliveries of a record: Kafka's largest setting, and its default in releases without this setting.
+"""The limits for the deliveries of a record: the highest that Kafka allows, and the default in releases without the
+setting.
 
-The faults of the network can hide a delivery from a member. Faults that hide all of them are improbable.
+Faults of the network can hide a delivery from the members. With a high limit, it is improbable that all deliveries of a
+record are hidden.
 """
 LOCK_S = 15
 SETTINGS = {'share.auto.offset.reset': 'earliest', 'share.isolation.level': 'read_committed',
             'share.record.lock.duration.ms': str(LOCK_S * 1000)}
 OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT, AcknowledgeType.RELEASE, None)
 WEIGHTS = (80, 3, 12, 5)
-"""The weights of the four outcomes. With None, the member keeps the record until its membership or the lock ends."""
+"""The weights of the four outcomes. If the outcome is None, the member keeps the record until it leaves or until the
+lock on the record expires."""
 
 
 def prepare(group: str, servers: str) -> int:
-    """Set the configs of a share group. Return the most deliveries of a record. Raise KafkaError."""
+    """Set the configs of a share group. Return the limit for the deliveries of a record. Raise KafkaError if the broker
+    refuses the configs."""
     with Admin(servers, own.CONNECTION) as admin:
         _set(admin, group, SETTINGS)
         try:
@@ -69,11 +74,12 @@ class ShareGroup:
     name: str
     topic: str
     settled: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """The offsets, by partition, that a member tried to accept or reject, unless the broker refused."""
+    """Maps each partition to the offsets that a member tried to accept or reject. Offsets that the broker refused are
+    omitted."""
 
 
 class Sharing:
-    """A session of one member, which records its deliveries and their outcomes."""
+    """The session of one member. It records the deliveries to the member and their outcomes."""
 
     def __init__(self, recorder: Recorder, member: own.OwnSharer, group: ShareGroup):
         self._recorder = recorder
@@ -82,11 +88,11 @@ class Sharing:
         self._number = recorder.sharer(group.name, own.NAME)
         now = recorder.now()
         self._ends = deque((now, now), maxlen=2)
-        """The ends of the last polls with records. The next records may have been requested before the last poll
-        ended."""
+        """The times at which the last two polls with records ended. The records of a poll may have been requested
+        before the previous poll ended, but not before the poll before it ended."""
 
     def serve(self, choose: Callable[[], AcknowledgeType | None]) -> None:
-        """Poll, and settle the delivered records. Raise ClientFailure."""
+        """Poll for records, and settle those that were delivered. Raise ClientFailure if a call fails."""
         reads = self._member.poll(POLL_S)
         if not reads:
             return
@@ -104,7 +110,7 @@ class Sharing:
 
 
 class Sharer(Worker):
-    """A member of a share group, which joins and leaves again and again."""
+    """A worker that joins a share group as a member and leaves it, again and again."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, servers: str, group: ShareGroup):
         super().__init__(name, setting, rng)
@@ -125,11 +131,12 @@ class Sharer(Worker):
 
 def drain(recorder: Recorder, servers: str, places: Sequence[Place], group: ShareGroup, visible: Mapping[int, int],
           patience_s: float) -> dict[int, int]:
-    """Accept all remaining records, until as many are settled as are visible, or no offset moves for long.
+    """Accept all remaining records. Stop when the number of settled records is the number of visible records, or when
+    no offset has moved for `patience_s` seconds.
 
-    `visible` has the number of records by partition. The start offset of a group may lag behind the records that it has
-    settled, so it does not show the end. Return the start offset of each partition. Raise KafkaError or OSError if the
-    broker cannot report it.
+    `visible` maps each partition to its number of visible records. The start offset of a group may be behind the
+    records that it has settled, so it does not show the end. Return {partition: start offset}. Raise KafkaError or
+    OSError if the broker cannot report the start offsets.
     """
     def left() -> int:
         return sum(max(count - len(group.settled[partition]), 0) for partition, count in visible.items())

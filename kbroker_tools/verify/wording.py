@@ -1,4 +1,4 @@
-"""The texts that name the parts of a history in an evidence."""
+"""The words for the parts of a history in the sentences of evidence."""
 from __future__ import annotations
 
 from kbroker_tools.verify.history import NONE, History

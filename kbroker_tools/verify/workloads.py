@@ -1,7 +1,9 @@
-"""The workloads: the operations of the clients of a run until it stops. Each workload runs in its own thread.
+"""The workloads. A workload is a series of client operations that continues until the run stops. It runs in its own
+thread.
 
-A worker records each transaction when it ends, also if it failed. It creates new clients after a failure that they do
-not survive. It never guesses: a commit that was requested and not confirmed has an unknown end.
+A worker records each transaction when the transaction ends or fails. After a failure that a client does not survive,
+the worker creates a new client. If a commit was requested but not confirmed, the worker records that the end of the
+transaction is unknown.
 """
 from __future__ import annotations
 
@@ -36,27 +38,28 @@ LONGEST_PAUSE_S = 0.03
 MOST_WRITES = 6
 RESEEK_SHARE = 0.01
 MEMBERSHIP_S = (2, 10)
-"""The range of the time, in seconds, that a member stays in its group."""
+"""The range of the time, in seconds, for which a member stays in its group."""
 LONGEST_ABSENCE_S = 2
 
 
 @dataclass
 class Setting:
-    """The parts that all workers of a run share."""
+    """The objects that all workers of a run share."""
 
     recorder: Recorder
     stop: threading.Event
     places: Sequence[Place]
     committed_offsets: Callable[[str], Mapping[int, int]]
-    """A function that returns the committed offsets of a group, by partition, when no transaction holds them."""
+    """A function that returns {partition: committed offset} for a group, when no transaction holds the offsets any
+    more."""
 
     def indexes(self, topic: str) -> list[int]:
-        """Return the partitions of a topic."""
+        """Return the indexes of the topic's partitions in the list of the run's partitions."""
         return [index for index, place in enumerate(self.places) if place.topic == topic]
 
 
 class Worker(ABC):
-    """A thread with a workload. `error` is the error that ended it before the run: a fault of this program."""
+    """A thread with a workload. If it ended early because of a fault of this program, `error` has the exception."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random):
         self.name = name
@@ -71,7 +74,7 @@ class Worker(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end. Return False if the worker has not ended."""
+        """Wait until the worker ends. Return False if it has not ended after `timeout_s` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -87,11 +90,11 @@ class Worker(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Work with new clients until the run stops or a client fails."""
+        """Create clients and work with them, until the run stops or a client fails."""
 
 
 class Attempt:
-    """A transaction in progress, with the fields that will be recorded."""
+    """A transaction in progress, and the fields that will be recorded about it."""
 
     def __init__(self, recorder: Recorder, producer: int, writer: Writer):
         self.number = recorder.new_transaction()
@@ -110,7 +113,7 @@ class Attempt:
         return number
 
     def commit(self) -> None:
-        """Commit and record the transaction. A failure leaves its end unknown."""
+        """Commit the transaction and record it. If the commit fails, the end of the transaction is unknown."""
         self._commit = self._recorder.now()
         self._writer.commit()
         self.record(Outcome.COMMITTED)
@@ -120,8 +123,8 @@ class Attempt:
         self.record(Outcome.ABORTED if self._commit is None else Outcome.UNKNOWN)
 
     def fail(self) -> bool:
-        """Abort after a failure if the producer can, and record the transaction. Return True if the producer can be
-        used again."""
+        """Abort the transaction after a failure, if the producer still can, and record it. Return True if the producer
+        can be used again."""
         try:
             self.abort()
             return True
@@ -139,9 +142,9 @@ class Attempt:
 
 
 class Session:
-    """A reader's client, with the number under which its polls are recorded.
+    """The client of a reader, and the number under which its polls are recorded.
 
-    A poll that fails may have skipped records. The next poll begins where the last successful one ended.
+    A failed poll may have skipped records. The next poll therefore begins where the last successful poll ended.
     """
 
     def __init__(self, recorder: Recorder, maker: Maker, isolation: str):
@@ -178,7 +181,7 @@ class Session:
 
 
 def claimed(recorder: Recorder, maker: Maker, transactional_id: str | None) -> tuple[int, Writer]:
-    """Return a new producer that has claimed its transactional id. Raise ClientFailure."""
+    """Return a new producer that has claimed its transactional id. Raise ClientFailure if it cannot claim the id."""
     begin, writer = recorder.now(), maker.writer(transactional_id)
     try:
         if transactional_id is not None:
@@ -192,7 +195,8 @@ def claimed(recorder: Recorder, maker: Maker, transactional_id: str | None) -> t
 
 
 class ListAppender(Worker):
-    """Transactions that append to several partitions of a topic and read from it. Some of them are aborted."""
+    """A workload of transactions. Each transaction appends to several partitions of a topic and reads from the topic.
+    Some transactions are aborted."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
         super().__init__(name, setting, rng)
@@ -228,7 +232,8 @@ class ListAppender(Worker):
 
 
 class Sender(Worker):
-    """Records outside transactions from an idempotent producer. They are the input of the transforms."""
+    """A workload of records outside of transactions. An idempotent producer sends them. They are the input of the
+    transforms."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
         super().__init__(name, setting, rng)
@@ -260,7 +265,8 @@ class Sender(Worker):
 
 
 class Transforming(Worker):
-    """Transactions that consume, transform and produce: one output for each input, and the offsets."""
+    """A workload of transactions that read input records, write one output record for each of them, and commit the
+    offsets."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str):
         super().__init__(name, setting, rng)
@@ -270,10 +276,11 @@ class Transforming(Worker):
 
     def _transform(self, producer: int, writer: Writer, reads: Reads, positions: Mapping[int, int],
                    committer: Any) -> Mapping[int, int] | None:
-        """Transform the records of a poll. Return the offsets after them, or None if the transaction was aborted.
+        """Transform the records of a poll in one transaction. Return {partition: next offset}, or None if the
+        transaction was aborted.
 
-        `positions` has the first offset of each partition that is not yet transformed. `committer` is the group, in the
-        form that `Writer.send_offsets` accepts. A ClientFailure leaves the end unknown.
+        `positions` has the first offset of each partition that was not transformed yet. `committer` is the group in the
+        form that `Writer.send_offsets` accepts. If ClientFailure is raised, the end of the transaction is unknown.
         """
         writer.begin()
         attempt = Attempt(self._recorder, producer, writer)
@@ -299,7 +306,8 @@ class Transforming(Worker):
 
 
 class Transformer(Transforming):
-    """A transform of fixed partitions. It keeps its positions, and reads the committed offsets after a failure."""
+    """A transform of a constant set of partitions. It stores its positions, and after a failure it reads the committed
+    offsets."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str,
                  inputs: Sequence[int]):
@@ -324,9 +332,11 @@ class Transformer(Transforming):
 
 
 class MovingTransformer(Transforming):
-    """A transform by a member of a group, which joins and leaves again and again, so that partitions move.
+    """A transform by a member of a group. The member joins and leaves again and again, so that partitions move between
+    members.
 
-    In the history, each assignment has a reader of its own, which begins at the committed offsets of that moment.
+    In the history, each assignment has a separate reader, which begins at the offsets that are committed when it is
+    assigned.
     """
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, membership: Membership,
@@ -343,7 +353,8 @@ class MovingTransformer(Transforming):
                 self._stop.wait(self._rng.uniform(0, LONGEST_ABSENCE_S))
 
     def _belong(self, member: Member, producer: int, writer: Writer) -> None:
-        """Work as a member for a while. Raise ClientFailure after a failure, which a member does not survive."""
+        """Join the group and work as a member for some time. Raise ClientFailure after a failure, because the member
+        cannot continue."""
         end = time.monotonic() + self._rng.uniform(*MEMBERSHIP_S)
         reader, changes = -1, -1
         sought: list[int] = []
@@ -363,8 +374,8 @@ class MovingTransformer(Transforming):
 
 
 class Fencer(Worker):
-    """One transactional id that one producer after the other claims. A fenced producer continues to write, and must
-    fail."""
+    """A workload with one transactional id, which a series of producers claim. A fenced producer continues to write,
+    and its writes must fail."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str):
         super().__init__(name, setting, rng)
@@ -380,7 +391,7 @@ class Fencer(Worker):
             writer.close()
 
     def _replace(self, producer: int, writer: Writer) -> tuple[int, Writer]:
-        """Begin a transaction, let a new producer claim the id, and continue with the fenced one. Return the new
+        """Begin a transaction, claim the id with a new producer, and continue with the fenced producer. Return the new
         producer."""
         writer.begin()
         attempt = Attempt(self._recorder, producer, writer)
@@ -409,7 +420,8 @@ class Fencer(Worker):
 
 
 class Tail(Worker):
-    """A reader of all partitions. It begins at the start, and sometimes again in the middle."""
+    """A reader of all partitions. It begins at the start of the logs. At times it begins again somewhere in the
+    middle."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, isolation: str):
         super().__init__(name, setting, rng)

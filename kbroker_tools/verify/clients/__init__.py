@@ -1,1 +1,1 @@
-"""The clients that a run uses, behind one interface."""
+"""The clients that a run uses. All of them have the same interface."""

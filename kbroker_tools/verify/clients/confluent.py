@@ -1,4 +1,4 @@
-"""The adapter of confluent-kafka, which is a binding of librdkafka."""
+"""The adapter for confluent-kafka, which is a Python binding of librdkafka."""
 from __future__ import annotations
 
 import logging
@@ -29,14 +29,14 @@ MOST_RECORDS = 500
 PURGE_POLL_S = 0.05
 COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 200,
           'retry.backoff.ms': 20, 'log_level': 0,
-          # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
+          # After a rebootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
           'metadata.recovery.strategy': 'none'}
 TRIES = 20
 REPEAT_S = 45
-"""The seconds for which a call is repeated. A broker that has lost a transaction may never end it."""
+"""The number of seconds for which a call is repeated. A broker that has lost a transaction may never end it."""
 
 _QUIET = logging.getLogger(__name__)
-"""A logger that drops the failures that librdkafka logs: the run provokes them."""
+"""A logger that discards the failures that librdkafka logs. The run causes these failures intentionally."""
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
@@ -101,7 +101,8 @@ class ConfluentWriter:
         self._repeat(lambda: self._producer.send_offsets_to_transaction(rows, metadata, CALL_TIMEOUT_S))
 
     def _metadata_of(self, group: str) -> object:
-        """Return the metadata of a group without a member. A consumer that never subscribes has such metadata."""
+        """Return the metadata of a group, for a commit of offsets without a member. A consumer that never subscribes
+        provides it."""
         if self._group is None:
             self._group = Consumer({'bootstrap.servers': self._servers, 'group.id': group, **COMMON}, logger=_QUIET)
         return self._group.consumer_group_metadata()
@@ -113,7 +114,8 @@ class ConfluentWriter:
         self._repeat(lambda: self._producer.abort_transaction(CALL_TIMEOUT_S))
 
     def _repeat(self, call: Any) -> None:
-        """Call until the error is not retriable, or the time is up. librdkafka continues the operation at each call."""
+        """Repeat a call until it succeeds, its error is not retriable, or REPEAT_S have passed. At each call,
+        librdkafka continues the same operation."""
         deadline = time.monotonic() + REPEAT_S
         with _failures():
             for tries_left in reversed(range(TRIES)):

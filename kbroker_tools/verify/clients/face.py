@@ -1,4 +1,4 @@
-"""The interface between the workloads and a client. Each stock client has an adapter with these methods."""
+"""The interface between the workloads and a client. There is an adapter with these methods for each client library."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,68 +14,75 @@ CALL_TIMEOUT_S = 15
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_INTERVAL_MS = 1_000
 ASSIGNOR = 'range'
-"""The assignor of classic groups. All clients have it, so that they can be in one group."""
+"""The assignor of classic groups. All clients support it, so members of different clients can be in the same group."""
 Reads = list[tuple[int, list[int], list[int]]]
-"""The result of a poll: partition, offsets and numbers of records, in the order in which the client returned them."""
+"""The result of a poll. It is a list of (partition, offsets of the records, numbers of the records), in the order in
+which the client returned them."""
 
 
 class Place(NamedTuple):
-    """A partition as topic and number. A history names it by its index in the list of the run's places."""
+    """A partition, as a topic and a number. A history refers to it by its index in the list of the run's partitions."""
 
     topic: str
     partition: int
 
 
 class ClientFailure(Exception):
-    """A failed call. Its operation may have happened or not. If there is a transaction, the caller must abort it."""
+    """A call of a client has failed. The operation may have been performed or not. If a transaction is open, the caller
+    must abort it."""
 
 
 class InstanceFailure(ClientFailure):
-    """A producer that can do nothing more, not even abort: it was fenced, or has failed permanently."""
+    """A producer cannot be used any more, not even to abort its transaction. It was fenced, or it has failed
+    permanently."""
 
 
 class Writer(Protocol):
-    """A producer. Its calls raise ClientFailure."""
+    """The interface of a producer. Its methods raise ClientFailure."""
 
     acknowledged: dict[int, int]
-    """The offset of each record by its number, or ACKNOWLEDGED_WITHOUT_OFFSET. The caller empties the dictionary."""
+    """Maps the number of each acknowledged record to its offset, or to ACKNOWLEDGED_WITHOUT_OFFSET. The caller empties
+    the dictionary."""
 
     def claim(self) -> None:
-        """Claim the transactional id."""
+        """Claim the transactional id of this producer."""
 
     def begin(self) -> None: ...
 
     def send(self, partition: int, number: int) -> None:
-        """Queue a record with this number as its value."""
+        """Queue a record whose value is `number`."""
 
     def flush(self) -> None:
-        """Wait until each record is acknowledged."""
+        """Wait until all queued records are acknowledged."""
 
     def send_offsets(self, group: Any, offsets: Mapping[int, int]) -> None:
-        """Add offsets of a group to the transaction. `group` is its name, or the result of `Member.metadata`."""
+        """Add the offsets of a group to the transaction. `group` is the name of the group, or the result of
+        `Member.metadata`."""
 
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
 
     def close(self) -> None:
-        """Close without waiting, and without ending the transaction. This never raises ClientFailure."""
+        """Close the producer immediately. An open transaction stays open. This method does not raise ClientFailure."""
 
 
 class Getter(Protocol):
-    """A consumer with positions that the caller sets. Its calls raise ClientFailure."""
+    """The interface of a consumer whose positions are set by the caller. Its methods raise ClientFailure."""
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions, and no others, from these offsets on."""
+        """Read from these partitions only, and begin at these offsets."""
 
     def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
-        """Return partition, offsets and numbers of records, in the order in which the client returned them."""
+        """Return a list of (partition, offsets of the records, numbers of the records), in the order in which the
+        client returned them."""
 
     def close(self) -> None: ...
 
 
 class Membership(NamedTuple):
-    """The group that a member joins: its name, its protocol (`classic` or `consumer`), and the topic that it reads."""
+    """The group that a member joins. It has the name of the group, the protocol (`classic` or `consumer`), and the
+    topic that the group reads."""
 
     group: str
     protocol: str
@@ -83,19 +90,22 @@ class Membership(NamedTuple):
 
 
 class Member(Protocol):
-    """A consumer whose partitions its group assigns. It reads in read_committed. Its calls raise ClientFailure."""
+    """The interface of a consumer to which a group assigns partitions. It reads with read_committed. Its methods raise
+    ClientFailure."""
 
     changes: int
-    """The number of changes of its assignment, which changes within `poll` only."""
+    """The number of times that the assignment of the member has changed. It changes only during `poll`."""
 
     def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
-        """Return partition, offsets and numbers of records, in the order in which the client returned them."""
+        """Return a list of (partition, offsets of the records, numbers of the records), in the order in which the
+        client returned them."""
 
     def metadata(self) -> Any:
-        """Return the member and its generation. A writer of the same client needs them to commit offsets."""
+        """Return an object with the member id and the generation. A writer of the same client needs it to commit
+        offsets."""
 
     def rewind(self, positions: Mapping[int, int]) -> None:
-        """Read partitions of the assignment again, from these offsets on."""
+        """Read the assigned partitions again, beginning at these offsets."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -103,7 +113,8 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Maker:
-    """A factory of clients of one kind, which use the places of a run. Its methods raise ClientFailure."""
+    """A factory for producers and consumers of one client library. `places` has the partitions of the run. Its methods
+    raise ClientFailure."""
 
     name: str
     writer_type: Callable[[str, Sequence[Place], str | None], Writer]
@@ -123,14 +134,15 @@ class Maker:
 
 
 def transaction_settings(transactional_id: str | None) -> dict[str, object]:
-    """Return the settings of a producer with a transactional id. They are the same for all clients."""
+    """Return the settings of a producer with a transactional id. They are the same for all client libraries."""
     if transactional_id is None:
         return {}
     return {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
 
 
 def member_settings(membership: Membership, assignor: str = ASSIGNOR) -> dict[str, object]:
-    """Return the settings of a member. They are the same for all clients, except the name of the assignor."""
+    """Return the settings of a group member. They are the same for all client libraries, except for the name of the
+    assignor."""
     settings: dict[str, object] = {
         'group.id': membership.group, 'group.protocol': membership.protocol, 'isolation.level': READ_COMMITTED,
         'auto.offset.reset': 'earliest', 'enable.auto.commit': 'false'}
@@ -141,5 +153,5 @@ def member_settings(membership: Membership, assignor: str = ASSIGNOR) -> dict[st
 
 
 def number_in(value: bytes | None) -> int:
-    """Return the number of a record, or FOREIGN."""
+    """Return the number in the value of a record. Return FOREIGN if the value is not a number."""
     return int(value) if value is not None and value.isdigit() and len(value) < 19 else -1

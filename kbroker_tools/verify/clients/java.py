@@ -1,6 +1,7 @@
-"""The adapter of the Java client. One virtual machine runs all of its producers and consumers: JavaClients.java.
+"""The adapter for the Java client. One virtual machine runs the program JavaClients.java, which has all Java producers
+and consumers of the run.
 
-Kafka's jars are those of the operator. Java compiles the program when it starts.
+The operator provides Kafka's jars. Java compiles the program when it starts.
 """
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MACHINE = ('java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-
 LAST_CHARACTERS = 500
 STOP_LIMIT_S = 10
 NO_MEMBER = ('-1', '-')
-"""The generation and the member id of a commit without a member. A line cannot contain an empty word."""
+"""The generation and the member id in a commit without a member. They are not empty, because a line of the protocol
+cannot contain an empty word."""
 RANGE_ASSIGNOR = 'org.apache.kafka.clients.consumer.RangeAssignor'
 COMMON = {'request.timeout.ms': REQUEST_TIMEOUT_MS, 'default.api.timeout.ms': CALL_TIMEOUT_S * 1000,
           'retry.backoff.ms': 20, 'retry.backoff.max.ms': 200, 'reconnect.backoff.ms': 20,
@@ -39,11 +41,12 @@ COMMON = {'request.timeout.ms': REQUEST_TIMEOUT_MS, 'default.api.timeout.ms': CA
 
 
 class JavaEnded(Exception):
-    """A fault of the run: the virtual machine did not start, or it disconnected a client."""
+    """The virtual machine did not start, or it closed the connection of a client. This is a fault of the run, not of
+    the broker."""
 
 
 class Machine:
-    """A virtual machine that serves clients at a port. The constructor raises JavaEnded and OSError if it does not
+    """A virtual machine that serves Java clients at a port. The constructor raises JavaEnded or OSError if it does not
     start."""
 
     def __init__(self, classpath: str):
@@ -63,7 +66,7 @@ class Machine:
         self.address = '127.0.0.1', int(port)
 
     def last_words(self) -> str:
-        """Return why a client was disconnected."""
+        """Return the reason why the virtual machine closed the connection of a client."""
         try:
             end = f'java ended with code {self._process.wait(STOP_LIMIT_S)}'
         except subprocess.TimeoutExpired:
@@ -73,7 +76,7 @@ class Machine:
         return f'{end}: {text[-LAST_CHARACTERS:]}'
 
     def close(self) -> None:
-        """End the machine and its clients."""
+        """End the virtual machine and its clients."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:
@@ -103,7 +106,8 @@ class _JavaClient:
             raise
 
     def _call(self, *words: object) -> list[str]:
-        """Return the words of the result. Raise ClientFailure or JavaEnded."""
+        """Send a command to the virtual machine, and return the words of its answer. Raise ClientFailure if the Java
+        client failed, and JavaEnded if the virtual machine ended."""
         answer = ''
         with suppress(OSError):
             print(*words, file=self._lines, flush=True)

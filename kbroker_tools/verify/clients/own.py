@@ -1,4 +1,4 @@
-"""The adapter of kbroker's own client."""
+"""The adapter for kbroker's own client."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms':
 NAME = 'kbroker'
 
 At = tuple[int, int]
-"""The partition and the offset of a record."""
+"""(partition, offset) of a record."""
 
 
 @contextmanager
@@ -141,7 +141,8 @@ class OwnGetter(_OwnReader):
                 self._consumer.seek(*self._places[partition], offset)
 
     def position(self, partition: int) -> int:
-        """Return the offset of the next fetch, which is after markers and hidden records."""
+        """Return the offset at which the next fetch begins. It is after all markers and hidden records that were
+        skipped."""
         with _failures():
             return self._consumer.position(*self._places[partition]) or 0
 
@@ -171,7 +172,8 @@ class OwnMember(_OwnReader, RebalanceListener):
 
 
 class OwnSharer:
-    """A member of a share group that settles each record with a separate call. Its calls raise ClientFailure."""
+    """A member of a share group. Each call of `settle` sends the outcomes and waits for the response. Its methods raise
+    ClientFailure."""
 
     def __init__(self, servers: str, places: Sequence[Place], group: str, topic: str):
         self._places = places
@@ -187,7 +189,7 @@ class OwnSharer:
         self._refused.add((at.topic, at.partition))
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int], int]]:
-        """Return the partition, the offsets, the numbers and the delivery count of records."""
+        """Return a list of (partition, offsets, numbers, delivery count) of the delivered records."""
         with _failures():
             found = self._consumer.poll(round(timeout_s * 1000))
         return [(self._indexes[Place(rows.topic, rows.partition)], [record.offset for record in rows.records],
@@ -196,7 +198,7 @@ class OwnSharer:
     def settle(self, outcomes: Mapping[At, AcknowledgeType]) -> tuple[list[At], list[At]]:
         """Send the outcomes of delivered records, and wait for the response.
 
-        Return the records whose outcome was confirmed, and those whose outcome is unknown.
+        Return two lists of records: those whose outcome the broker has confirmed, and those whose outcome is unknown.
         """
         self._refused.clear()
         sent: list[At] = []
