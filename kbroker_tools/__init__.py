@@ -1,1 +1,2 @@
-"""The command-line companions of kbroker, for a live broker or offline for a log directory: one file per command."""
+"""The command-line tools of kbroker. They work on a live broker, or offline on a log directory. Each command has its
+own file in `commands`."""

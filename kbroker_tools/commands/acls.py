@@ -1,4 +1,4 @@
-"""kbroker-acls: the options and the output of kafka-acls."""
+"""kbroker-acls. Its options and its output are those of kafka-acls."""
 from __future__ import annotations
 
 import sys
@@ -78,7 +78,7 @@ def main(as_json: bool, **options: Any) -> None:
 
 
 def check_options(action: str, options: dict[str, Any]) -> None:
-    """Raise click.UsageError for options that do not go together."""
+    """Raise click.UsageError if options contradict each other or if a required option is missing."""
     changing = ('add', 'remove')
     actions.check_companions(action, options, {
         'principal': ('list',), 'force': ('add', 'remove'), 'idempotent': changing,
@@ -122,7 +122,8 @@ def show(output: Output, rules: Rules) -> None:
 
 
 def show_resource(output: Output, title: str, resource: Resource, rules: list[Rule]) -> None:
-    """Print a resource and its rules, with the blanks that Kafka's tool prints, or a JSON object for each rule."""
+    """Print a resource and its rules, with the same blanks as Kafka's tool. With JSON output, print an object for each
+    rule."""
     if output.as_json:
         for rule in rules:
             output.row({'resource_type': resource.resource_type.name, 'resource_name': resource.name,
@@ -134,7 +135,7 @@ def show_resource(output: Output, title: str, resource: Resource, rules: list[Ru
 
 
 def add(place: Place, output: Output, rules: Rules) -> None:
-    """Create the ACLs that do not exist yet. With JSON output, print an object for each one created."""
+    """Create the ACLs that do not exist yet. With JSON output, print an object for each ACL that was created."""
     new: Rules = {}
     for resource, some in rules.items():
         existing = set(place.describe(resource.filter))
@@ -150,7 +151,7 @@ def add(place: Place, output: Output, rules: Rules) -> None:
 
 
 def remove(place: Place, output: Output, rules: Rules, is_forced: bool) -> None:
-    """Delete the ACLs for which the user confirms the deletion."""
+    """Delete the ACLs, each after the user has confirmed it."""
     for resource, some in rules.items():
         if not is_forced and not is_agreed(question(resource, some)):
             continue

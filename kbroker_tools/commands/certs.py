@@ -1,6 +1,6 @@
-"""kbroker-certs: certificates and settings files for a broker under development, made by `openssl`.
+"""kbroker-certs. It makes certificates and settings files for a broker under development, with the program `openssl`.
 
-Existing files are kept, so a second run can add a client. Only the owner can read the files.
+Existing files are not changed, so a second run can add a client. Only the owner of the files can read them.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PORT = 9093
 NAME = re.compile(r'[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?')
 NEW_KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
 CONFIGURATION = '[req]\ndistinguished_name=dn\n[dn]\n'
-"""A complete configuration for `openssl req`, so that the system's own configuration has no effect."""
+"""A complete configuration for `openssl req`. The system's own configuration then has no effect."""
 AUTHORITY = """
 [authority]
 basicConstraints=critical,CA:TRUE,pathlen:0
@@ -79,7 +79,8 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days:
     """Make an authority, keys with certificates, and settings files in DIR.
 
     DIR gets ca.pem and ca.key, broker.pem with broker.properties, and NAME.pem with NAME.properties of each client.
-    Files that exist stay as they are. Not for production: the key of the authority lies beside the others.
+    Files that exist stay as they are. Not for production: the key of the authority is in the same directory as the
+    other keys.
     """
     for name in clients:
         if not NAME.fullmatch(name) or name in ('ca', 'broker'):
@@ -115,13 +116,14 @@ def _in_url(host: str) -> str:
 
 
 def _bound(hosts: tuple[str, ...]) -> str:
-    """Return the address to bind: loopback if all hosts are loopback addresses, else every interface."""
+    """Return the address to which the broker binds. It is a loopback address if all hosts are loopback addresses.
+    Otherwise it means every network interface."""
     local = {'localhost', '127.0.0.1'}
     return f'127.0.0.1:{PORT}' if local.issuperset(hosts) else f':{PORT}'
 
 
 class Workshop:
-    """A directory of keys and certificates, with the methods that create its files. It needs the program `openssl`."""
+    """A directory of keys and certificates. Its methods create the files with the program `openssl`."""
 
     def __init__(self, directory: Path, days: int):
         self.directory = directory
@@ -133,7 +135,7 @@ class Workshop:
         self._program = program
 
     def make_authority(self) -> None:
-        """Make `ca.key` and `ca.pem`, unless they exist."""
+        """Create `ca.key` and `ca.pem`, unless they exist."""
         key, certificate = self.directory / 'ca.key', self.directory / 'ca.pem'
         if key.exists() and certificate.exists():
             return
@@ -145,7 +147,7 @@ class Workshop:
         self.made += [certificate, key]
 
     def make(self, file: str, subject: str, usage: str, names: str) -> None:
-        """Make `file`.pem with a key and its certificate, unless it exists."""
+        """Create `file`.pem with a key and the certificate for it, unless the file exists."""
         path = self.directory / f'{file}.pem'
         if path.exists():
             return
@@ -160,7 +162,7 @@ class Workshop:
             self.write(path.name, Path(key).read_text() + Path(certificate).read_text())
 
     def write(self, name: str, text: str) -> None:
-        """Write a file for the owner only, unless it exists."""
+        """Create a file that only its owner can read, unless it exists."""
         path = self.directory / name
         if path.exists():
             return
@@ -180,7 +182,7 @@ class Workshop:
 
 
 class TemporaryPath:
-    """The path of a temporary file with some text, for the owner only."""
+    """The path of a temporary file with some text. Only the owner of the file can read it."""
 
     def __init__(self, directory: Path, text: str):
         handle, self._path = tempfile.mkstemp(dir=directory)

@@ -1,7 +1,8 @@
-"""kbroker-check: a check of the files of a log directory against each other, and the repair of derived files.
+"""kbroker-check. It compares the files of a log directory with each other, and repairs files that can be derived from
+the log.
 
-Exit statuses: 0 no errors (warnings are possible), 1 errors found, 2 wrong usage. After a repair, the remaining errors
-count.
+The exit status is 0 if there are no errors, 1 if there are errors, and 2 for wrong usage. Warnings do not change it.
+After a repair, only the remaining errors count.
 """
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from kbroker.log.repair import Step
 
 ALONE_BYTES = 16 << 20
-"""A directory with fewer bytes is checked in one process: that takes less time than the start of a second process."""
+"""A directory with fewer bytes is checked by one process, because starting a second process would take longer than the
+check."""
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -76,7 +78,7 @@ def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, trun
 
 
 class Session:
-    """The checks and repairs of one run. `fs` is for reading, `writing` for repairs."""
+    """The checks and repairs of one run. Files are read through `fs` and repaired through `writing`."""
 
     def __init__(self, output: Output, jobs: int, fs: FileSystem | None = None, writing: FileSystem | None = None):
         self._output = output
@@ -85,7 +87,8 @@ class Session:
         self._writing = writing or FileSystem()
 
     def check(self, directory: str) -> int:
-        """Check and print the findings. Return the number of errors. Raise LogDirectoryError or OSError."""
+        """Check a directory and print the findings. Return the number of errors. Raise LogDirectoryError or OSError if
+        the directory cannot be read."""
         check = self._run(directory)
         if check.holder is not None:
             self._output.note(f'{directory}: {_broker(check.holder)} uses it: its unfinished writes may be found '
@@ -94,7 +97,8 @@ class Session:
         return _errors(check.findings)
 
     def repair(self, directory: str, *, is_real: bool, cut_torn_tail: bool) -> int:
-        """Check, print the findings, and plan or perform the repair. Return the number of remaining errors."""
+        """Check a directory and print the findings. Then plan the repair or, if `is_real`, repair the directory. Return
+        the number of remaining errors."""
         check = self._run(directory)
         lock = self._lock(check) if is_real else None
         if lock is not None:
@@ -115,7 +119,8 @@ class Session:
         return _errors(check.findings)
 
     def accept(self, directory: str) -> None:
-        """Accept the damage to a log directory or one partition. Raise LogDirectoryError or OSError."""
+        """Accept the damage to a log directory or to one partition. Raise LogDirectoryError or OSError if the directory
+        cannot be read or written."""
         check = self._run(directory)
         lock = self._lock(check)
         if lock is None:
@@ -152,7 +157,7 @@ class Session:
         from concurrent.futures import ProcessPoolExecutor, as_completed
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import active_children
-        # Check the largest partitions first, so that the run does not end with one large partition.
+        # Check the largest partitions first, so that the last partition of the run is a small one.
         ordered = sorted(tasks, key=lambda task: task.size_bytes, reverse=True)
         with ProcessPoolExecutor(jobs, initializer=_begin_worker) as pool:
             try:
@@ -206,7 +211,8 @@ class Session:
     # ---- repairing ----
 
     def _lock(self, check: DirectoryCheck) -> object | None:
-        """Lock the log directory as a broker does. Return None if the partition directory is not in a log directory."""
+        """Lock the log directory, as a broker does. Return None if a partition directory is checked that is not in a
+        log directory."""
         path = check.lock_path
         if path is None:
             return None
@@ -241,8 +247,8 @@ class Session:
 
 
 def _begin_worker() -> None:
-    """Let Ctrl-C end a worker without a traceback: the terminal sends it to every process. An ignored Ctrl-C stays
-    ignored."""
+    """Make Ctrl-C end a worker process without a traceback. The terminal sends Ctrl-C to every process. If the parent
+    process ignores Ctrl-C, the worker ignores it too."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

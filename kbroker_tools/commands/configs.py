@@ -1,4 +1,4 @@
-"""kbroker-configs: the options and the output of kafka-configs."""
+"""kbroker-configs. Its options and its output are those of kafka-configs."""
 from __future__ import annotations
 
 import re
@@ -19,14 +19,14 @@ from kbroker_tools.cluster.opening import cluster_options, open_view
 
 
 class EntityType(NamedTuple):
-    """A type of entity with settings: its `resource_type` in the protocol, and the source of the entity's own
-    settings."""
+    """A type of entity that has settings. `resource_type` is its number in the protocol. `source` is the source, in the
+    protocol, of settings that are set for one entity."""
 
     word: str
     title: str
     resource_type: int
     source: str | None
-    """None if all settings are the entity's own."""
+    """None if every setting is set for one entity."""
 
 
 ENTITY_TYPES = {entity.word: entity for entity in (
@@ -38,12 +38,13 @@ ENTITY_TYPES = {entity.word: entity for entity in (
 FOR_ALL_BROKERS = 'DYNAMIC_DEFAULT_BROKER_CONFIG'
 ALL_TYPES = [*ENTITY_TYPES, *client_configs.TYPES]
 NAMES = 'kbroker.configs.names'
-"""The key under which the context of click has the names of entities, in the order of the command line."""
+"""The key in click's context for the names of entities. They are in the order of the command line."""
 DEFAULT_NAME = ''
-"""The resource name of the settings for all brokers."""
+"""The resource name of the settings that apply to all brokers."""
 OFFLINE = ('topics', 'brokers', 'groups', 'client-metrics')
 MADE_BY_SETTINGS = ('groups', 'client-metrics')
-"""Entities that exist through their settings. Brokers describe a missing one as an entity without settings."""
+"""The types of entities that exist only if they have settings. Brokers describe an entity that does not exist as one
+without settings."""
 SHORTCUTS = {'topic': 'topics', 'broker': 'brokers', 'broker_logger': 'broker-loggers', 'group': 'groups',
              'client_metrics': 'client-metrics'}
 COLUMNS = (Column('name', 'Name'), Column('value', 'Value'), Column('source', 'Source'))
@@ -51,7 +52,7 @@ GROUPED = re.compile(r'([^=,\[\]]+)=(?:\[([^\]]*)\]|([^,\[\]]*))(?:,|$)')
 
 
 class ConfigsCommand(Command):
-    """A command that knows the order in which the names of entities were given."""
+    """A command that stores the order in which the names of entities were given."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         context.meta[NAMES] = client_configs.names_in_order(arguments)
@@ -119,7 +120,8 @@ def main(as_json: bool, **options: Any) -> None:
 
 
 def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
-    """Return (type, name) of the entity; a name of None means all. Raise click.UsageError."""
+    """Return (type, name) of the chosen entity. A name of None means all entities of the type. Raise click.UsageError
+    if the options contradict each other."""
     names = ('entity_type', *SHORTCUTS, 'broker_defaults')
     for option in ('entity_type', 'entity_name'):
         if len(options[option]) > 1:
@@ -148,7 +150,7 @@ def chosen_entity(options: dict[str, Any]) -> tuple[EntityType, str | None]:
 # ---- describe
 
 def describe(view: Any, output: Output, entity_type: EntityType, name: str | None, with_all: bool) -> None:
-    """Print the settings. Raise ToolError if the named entity does not exist."""
+    """Print the settings of the entity. Raise ToolError if the entity was named and does not exist."""
     if not view.is_live and entity_type.word not in OFFLINE:
         raise click.UsageError(f'{entity_type.word} need a broker: give --bootstrap-server')
     if not view.is_live and with_all:
@@ -192,8 +194,8 @@ def live_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigE
 
 
 def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigEntry]:
-    """Return the dynamic settings in the metadata log, as a broker describes them. Raise ToolError for a missing
-    topic."""
+    """Return the dynamic settings in the metadata log, in the form in which a broker describes them. Raise ToolError if
+    the topic does not exist."""
     if entity_type.word == 'topics':
         if name not in view.topics():
             raise ToolError(f'{view.place}: there is no topic {name}')
@@ -209,7 +211,7 @@ def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Conf
 
 
 def rows_of(entity_type: EntityType) -> dict[str, Setting]:
-    """Return the settings of entities of a type, by name. Those of a broker are returned without listener prefixes."""
+    """Return {name: setting} for a type of entity. Settings of brokers have no listener prefix."""
     from kbroker.settings import groups as group_settings
     from kbroker.settings import table as settings
     if entity_type.word == 'topics':
@@ -249,14 +251,15 @@ def show(output: Output, entity_type: EntityType, name: str, settings: list[Conf
 
 
 def _text(value: str | None) -> str:
-    """Return the value as Java prints it. A broker reports no value for a sensitive or unset setting."""
+    """Return a value as Java prints it. A broker reports no value for a setting that is sensitive or not set."""
     return 'null' if value is None else value
 
 
 # ---- alter
 
 def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
-    """Return new values by name; None resets a setting to its default. Raise click.UsageError or ToolError."""
+    """Return {name: new value}. A value of None resets the setting to its default. Raise click.UsageError or ToolError
+    if an option is wrong."""
     changes: dict[str, str | None] = {}
     if options['add_config'] is not None:
         changes |= parse_settings(options['add_config'])
@@ -279,13 +282,13 @@ def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Parse `a=1,b=[x,y],c=` to names and values. Raise click.BadParameter for any other form."""
+    """Parse a text such as `a=1,b=[x,y],c=` to {name: value}. Raise click.BadParameter if the text has another form."""
     found = {}
     position = 0
     while position < len(text):
         match = GROUPED.match(text, position)
         if match is None:
-            # The message omits the text, which may be part of a password.
+            # The message omits the text, because it may be a part of a password.
             raise click.BadParameter(f'found something else at character {position + 1}, expected NAME=VALUE,... in '
                                      'which a value with commas stands in square brackets', param_hint='--add-config')
         found[match[1].strip()] = (match[3] if match[2] is None else match[2]).strip()

@@ -1,6 +1,6 @@
-"""kbroker-consume: records of a topic on standard output, with the options of kafka-console-consumer.
+"""kbroker-consume. It prints records of a topic on standard output, with the options of kafka-console-consumer.
 
-Additional options are `--json`, and `--data-dir`, which reads a log directory without a broker.
+It has two more options. `--json` prints JSON, and `--data-dir` reads a log directory without a broker.
 """
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:
-    """Raise click.UsageError with Kafka's message for options that do not go together."""
+    """Raise click.UsageError, with the message of Kafka's tool, if options contradict each other or if a required
+    option is missing."""
     offset = wanted.offset
     problem = None
     if (wanted.topic is None) == (wanted.include is None):
@@ -95,10 +96,8 @@ def check_wanted(wanted: Wanted, group: str | None) -> None:
 
 def open_source(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
                 overrides: dict[str, str], wanted: Wanted, group: str | None) -> Source:
-    """Open the source.
-
-    Raise click.UsageError unless exactly one of broker and directory is given, and KafkaError, ClientError or OSError.
-    """
+    """Open the source that the options name. Raise click.UsageError unless either a broker or a directory is given.
+    Raise KafkaError, ClientError or OSError if the source cannot be opened."""
     if (bootstrap_server is None) == (data_dir is None):
         raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
     wanted = wanted._replace(offset=wanted.offset.lower() if wanted.offset else None)

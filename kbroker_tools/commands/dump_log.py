@@ -1,4 +1,4 @@
-"""kbroker-dump-log: the contents of a partition's files, as Kafka's own tool shows them."""
+"""kbroker-dump-log. It prints the contents of a partition's files, as Kafka's own tool does."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ DECODER_CLASSES = tuple(STRING_DECODER.replace('String', kind) for kind in ('Str
 EPILOG = """The exit status is 0, 1 if something could not be read, or 2 for wrong usage (Kafka's tool: 1). Kafka's tool
 reports and skips some damage: a wrong checksum, an index that contradicts its log, a torn end. This command reports it
 in the same way, and it does not change the exit status. Damage that stops Kafka's tool ends only the batch or file
-here. The dump goes on with the next one, unless --compat is given."""
+here, and the dump continues with the next one, unless --compat is given."""
 
 
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def main(context: click.Context, /, paths: tuple[str, ...], **values: Any) -> No
 
 
 def _check(options: DumpOptions) -> None:
-    """Raise click.UsageError for missing files and unknown decoders."""
+    """Raise click.UsageError if no file is given or if a decoder is unknown."""
     if not options.paths and not options.listed_files:
         raise click.UsageError('give the files to dump as arguments or with --files FILE,FILE,...')
     for decoder in (options.value_decoder_class, options.key_decoder_class):

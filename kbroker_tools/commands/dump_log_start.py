@@ -1,4 +1,5 @@
-"""The entry point of kbroker-dump-log. A simple call runs at once, any other call through the command with its help."""
+"""The entry point of kbroker-dump-log. It runs a simple call immediately. For any other call, it starts the command,
+which also has the help."""
 from __future__ import annotations
 
 import os

@@ -1,5 +1,5 @@
-"""`kbroker-transactions finish-spark --prefix P`: ends the transactions that a dead driver of the Spark sink left
-open."""
+"""`kbroker-transactions finish-spark --prefix P`. It ends the transactions that a dead driver of the Spark sink has
+left open."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, dry_run: boo
 
 
 def _driver(admin: Admin, prefix: str) -> TransactionInfo | None:
-    """Return the description of the drivers' transactional id, or None if the broker does not know the id."""
+    """Return the description of the drivers' transactional id. Return None if the broker does not know the id."""
     name = driver_id(prefix)
     found = admin.describe_transactions([name])[name]
     if not isinstance(found, KafkaError):
@@ -76,7 +76,7 @@ def _driver(admin: Admin, prefix: str) -> TransactionInfo | None:
 
 
 class _Wish(NamedTuple):
-    """The options of one call of the command."""
+    """The options in one call of the command."""
 
     prefix: str
     accepts_loss: bool
@@ -85,9 +85,10 @@ class _Wish(NamedTuple):
 
 
 def _finish(wish: _Wish, store: BrokerStore, row: TransactionInfo | None) -> tuple[str, list[Decision]]:
-    """End the open transactions of the prefix. Return a sentence about what was found, and the last decisions.
+    """End the open transactions of the prefix. Return (a sentence about what was found, the last decisions).
 
-    The drivers' id expires when it is idle. A task's transaction in two-phase commit can remain open after that.
+    The drivers' transactional id expires when it is not used. After that, a task's transaction in two-phase commit may
+    still be open.
     """
     prefix, name = wish.prefix, driver_id(wish.prefix)
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
@@ -123,10 +124,11 @@ def _finish(wish: _Wish, store: BrokerStore, row: TransactionInfo | None) -> tup
 
 
 def _check_ledger(topic: str, row: TransactionInfo | None, decisions: Sequence[Decision]) -> None:
-    """Raise ToolError if the drivers' last transaction was a decision that the ledger lacks: it is in another ledger.
+    """Raise ToolError if the drivers' last transaction was a decision that is missing in the ledger. Another ledger
+    topic must then have the decision.
 
-    The end of a transaction raises the epoch by one, or begins a new producer id at 0, unless the broker is older. A
-    running query may have decided again since `row` was read.
+    The end of a transaction raises the epoch by one, or begins a new producer id with epoch 0. Older brokers do not do
+    this. A query that is running may have decided again after `row` was read.
     """
     if row is None or row.state not in COMMITTED:
         return
@@ -138,7 +140,7 @@ def _check_ledger(topic: str, row: TransactionInfo | None, decisions: Sequence[D
 
 
 def _would(found: Settlement, is_settled: bool, accepts_loss: bool) -> str:
-    """Return a sentence about what the command would do."""
+    """Return a sentence that says what the command would do."""
     if is_settled and not found.lost:
         return 'There is nothing to settle, so no driver would be fenced'
     lost = f'{len(found.lost)} decided ones are lost'

@@ -1,4 +1,5 @@
-"""kbroker-groups: the options and columns of kafka-consumer-groups, and lag in records that will be delivered."""
+"""kbroker-groups. It has the options and columns of kafka-consumer-groups, and shows the lag as a number of records
+that will be delivered."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,13 +19,13 @@ GOES_WITH = {
 
 
 def check_description(options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError for options that do not fit --describe."""
+    """Raise click.UsageError if an option does not fit --describe."""
     if options['isolation_level'] and (options['members'] or options['state'] is not None):
         raise click.UsageError('--isolation-level goes with --offsets')
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError if an option does not fit an action that changes something."""
     if action == 'delete_offsets':
         actions.require(options, 'topic', action)
     elif action == 'reset_offsets':

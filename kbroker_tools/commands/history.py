@@ -1,4 +1,5 @@
-"""`kbroker-transactions history TRANSACTIONAL-ID`: the history of one id, from its rows and from the partitions."""
+"""`kbroker-transactions history TRANSACTIONAL-ID`. It shows the history of one transactional id, from its rows and from
+the partitions."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ def history(transactional_id: str, all_partitions: bool, bootstrap_server: str |
 
 def read_history(view: View, transactional_id: str, all_partitions: bool, output: Output,
                  command: str = 'kbroker-transactions') -> History:
-    """Read the history of an id. Raise ToolError for an unknown id, and KafkaError or OSError."""
+    """Return the history of a transactional id. Raise ToolError if the id is unknown, and KafkaError or OSError if its
+    rows cannot be read."""
     from kbroker_tools.history.events import history_of
     from kbroker_tools.rows.transaction_rows import producer_ids
     rows = _rows_of(view, transactional_id)
@@ -107,7 +109,8 @@ def _evidence(view: View, topic: str, partition: int, ids: set[int]) -> Evidence
 
 
 class _Reader:
-    """A filter that yields the batches of some producer ids, and records gaps between all batches."""
+    """A filter of batches. It yields the batches of some producer ids, and records whether there are gaps between the
+    batches that it reads."""
 
     def __init__(self, batches: Iterator[tuple[BatchHeader, memoryview]], ids: set[int]):
         self._batches = batches
@@ -169,9 +172,11 @@ def _where(event: Event) -> str:
 
 
 def _grouped(events: list[Event]) -> list[tuple[int | None, list[Event]]]:
-    """Group the events by transaction, in the order of time, with the events outside of all transactions between them.
+    """Return the events grouped by transaction, in the order of time. An event that belongs to no transaction is a
+    group by itself.
 
-    A transaction's time is that of its first row or marker, because records carry the clock of their producer.
+    The time of a transaction is the time of its first row or marker. The times of records are not used, because they
+    come from the clock of the producer.
     """
     together: dict[int, list[Event]] = {}
     groups: list[tuple[int | None, list[Event]]] = []

@@ -1,7 +1,7 @@
-"""`kbroker-ingest`: a Spark job that writes topics into files, exactly once.
+"""`kbroker-ingest`. It is a Spark job that writes topics into files, exactly once.
 
-`spark-submit .../kbroker_tools/commands/ingest.py ARGUMENTS` runs the same on a cluster whose nodes have kbroker
-installed.
+`spark-submit .../kbroker_tools/commands/ingest.py ARGUMENTS` runs the same job on a cluster. kbroker must be installed
+on its nodes.
 """
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Colum
 
 
 def _directory(context: click.Context, parameter: click.Parameter, value: str) -> Path:
-    """Return the directory. Refuse an object store: without an atomic rename, rows and offsets could not appear
-    together."""
+    """Return the directory. Raise an error for an object store: it has no atomic rename, so rows and their offsets
+    could not become visible together."""
     text = value.removeprefix('file://') if value.startswith('file:///') else value
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]*:/', text):
         raise click.BadParameter(f'found {value}, expected a directory of a file system: an object store cannot rename '
@@ -126,7 +126,8 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
 
 def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None,
            give_up_after_s: float) -> None:
-    """Run once, or repeatedly if an interval is given. Repeated runs that find nothing new are not printed."""
+    """Run the job once, or again and again if an interval is given. A repeated run that finds nothing new is not
+    printed."""
     with output.waiting('starting Spark ...'):
         spark = session(master, conf)
     try:
@@ -156,7 +157,8 @@ def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Out
 
 
 class Retries:
-    """The retries while the source is unavailable, with growing pauses up to a time limit."""
+    """The retries of a job while its source is unavailable. The pauses grow, and the series of retries has a time
+    limit."""
 
     def __init__(self, limit_s: float, note: Callable[[str], None], now_s: Callable[[], float] = time.monotonic,
                  sleep: Callable[[float], None] = time.sleep):
@@ -165,8 +167,8 @@ class Retries:
         self._backoff_s = BACKOFF_S
 
     def wait(self, error: Exception) -> None:
-        """Wait after a failed run. Raise the error if it is permanent, or if runs have failed for longer than the
-        limit."""
+        """Wait after a failed run. Raise the error again if it is permanent, or if the job has failed for longer than
+        the limit."""
         from kbroker_tools.spark.failures import one_line, passes_by_itself
         if not passes_by_itself(error):
             raise error
@@ -182,7 +184,7 @@ class Retries:
         self._sleep(pause_s)
 
     def end(self) -> None:
-        """End a series of retries, after a successful run."""
+        """End the series of retries after a successful run."""
         if self._failed_first_s is not None:
             self._note(f'the source is back after {words_for_duration((self._now_s() - self._failed_first_s) * 1000)}')
         self._failed_first_s, self._backoff_s = None, BACKOFF_S
@@ -190,7 +192,7 @@ class Retries:
 
 @contextmanager
 def task_progress(spark: Any, output: Output) -> Iterator[None]:
-    """Show a progress bar of the tasks on a terminal. A second thread polls Spark for the progress."""
+    """Show a progress bar of Spark's tasks on a terminal. A second thread asks Spark for the progress."""
     if not sys.stderr.isatty():
         yield
         return
@@ -219,11 +221,12 @@ def task_progress(spark: Any, output: Output) -> Iterator[None]:
 
 
 def end_with_java(spark: Any, code: int) -> NoReturn:
-    """Abort the running job and end this process without a call to Java, whose answer to the last call is outstanding.
+    """Abort the running job and end this process, without a call to Java. The interruption came while Java had not yet
+    answered the previous call.
 
-    PySpark's daemon threads would print tracebacks about the missing answer, so stderr is closed: this program prints
-    nothing after an interruption. The interpreter is not finalized while these threads run. That can abort the process
-    (SIGABRT), for example when a thread stops while it holds the lock of stderr.
+    PySpark's daemon threads would print tracebacks about the missing answer, so stderr is closed. This program prints
+    nothing after an interruption. The interpreter is not finalized while these threads run. That could abort the
+    process (SIGABRT), for example when a thread stops while it holds the lock of stderr.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     process = getattr(spark.sparkContext._gateway, 'proc', None)
@@ -241,7 +244,8 @@ def text_or_file(text: str) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does: the running job is aborted, and visible rows stay."""
+    """Make SIGTERM end the program in the same way as Ctrl-C. The running job is aborted, and rows that are visible
+    stay."""
     def end(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
         sys.exit(TERMINATED)
@@ -255,7 +259,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def spark_errors_in_one_line() -> Iterator[None]:
-    """Turn exceptions of PySpark, and data loss, into ToolError."""
+    """Turn exceptions of PySpark, and DataLossError, into ToolError."""
     from kbroker.client.errors import ClientError
     try:
         yield
@@ -272,7 +276,8 @@ def spark_errors_in_one_line() -> Iterator[None]:
 
 
 def session(master: str | None, conf: dict[str, str]) -> Any:
-    """Return a session in UTC, so that `date` means the same everywhere. Under spark-submit, return its session."""
+    """Return a Spark session in UTC, so that `date` has the same meaning everywhere. Under spark-submit, return the
+    session of spark-submit."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
     builder = (SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
@@ -299,9 +304,10 @@ def session(master: str | None, conf: dict[str, str]) -> Any:
 
 @contextmanager
 def signals_put_off() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM to the end of the block. A Java process never ends if Python is stopped while it starts.
+    """Defer Ctrl-C and SIGTERM to the end of the block. If Python is stopped while it starts a Java process, the Java
+    process never ends.
 
-    PySpark's own handler of Ctrl-C is removed, because it would call Java in the middle of another call.
+    The handler that PySpark installs for Ctrl-C is removed, because it could call Java in the middle of another call.
     """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -317,9 +323,10 @@ def signals_put_off() -> Iterator[None]:
 
 @contextmanager
 def java_output_aside() -> Iterator[None]:
-    """Keep a Java process that starts in the block from writing to stderr, where it warns about its own options.
+    """Discard what a Java process that starts in the block writes to stderr. Java prints warnings there about its own
+    options.
 
-    Raise ToolError with the last line that it wrote if it does not start.
+    Raise ToolError, with the last line that Java wrote, if the process does not start.
     """
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()

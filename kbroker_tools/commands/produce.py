@@ -1,6 +1,6 @@
-"""kbroker-produce: lines of standard input as records of a topic, with the options of kafka-console-producer.
+"""kbroker-produce. It writes lines of standard input as records to a topic, with the options of kafka-console-producer.
 
-Additional options are `--partition`, and `--transactional-id`, which writes the lines in transactions.
+It has two more options: `--partition`, and `--transactional-id`, which writes the lines in transactions.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONSOLE_LINGER_MS = 1000
 INT32_MAX = 2**31 - 1
 CODECS = ('none', 'gzip', 'snappy', 'lz4', 'zstd')
 
-# The options that set a setting of the producer.
+# Maps command-line options to the settings of the producer that they set.
 SETTING_OF_OPTION = {
     'acks': 'acks', 'batch_size': 'batch.size', 'compression_codec': 'compression.type', 'timeout': 'linger.ms',
     'message_send_max_retries': 'retries', 'retry_backoff_ms': 'retry.backoff.ms',
@@ -113,7 +113,8 @@ def open_writer(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 class Writer:
-    """A writer of lines to a topic. As a context manager, it writes or aborts all lines at its exit."""
+    """A writer of lines to a topic. As a context manager, it writes all lines when the block ends, or aborts their
+    transaction."""
 
     producer: Producer
 
@@ -151,14 +152,16 @@ class Writer:
             self._commit()
 
     def _refuse(self, error: KafkaError) -> None:
-        """Report and skip a line over max.request.size, as Kafka's tool does. In a transaction, raise ToolError."""
+        """Report and skip a line that is larger than max.request.size, as Kafka's tool does. In a transaction, raise
+        ToolError instead."""
         if self.producer.transactions.is_transactional:
             raise ToolError(f'line {self._lines}: {error}')
         self._has_failed = True
         warn(f'line {self._lines} was not written: {error}')
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Count or report the delivered lines. In a transaction, the first failure ends the command with its error."""
+        """Count delivered lines, and report lines that could not be delivered. In a transaction, the first failure ends
+        the command with its error."""
         if delivery.error is None:
             self._written += delivery.records_count
         elif not self.producer.transactions.is_transactional:
@@ -169,7 +172,8 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write the lines read so far, or abort their transaction. A later error does not replace the first one."""
+        """Write the lines that were read, or abort their transaction. If this fails while another error is being
+        raised, the first error is kept."""
         is_open = self._is_in_transaction
         try:
             if not is_open:
@@ -200,7 +204,8 @@ class Writer:
         self._committed = self._written
 
     def _read(self) -> Iterator[list[bytes]]:
-        """Yield the input as it arrives. While no input arrives, send the batches that have waited long enough."""
+        """Yield the input in the parts in which it arrives. While no input arrives, send the batches that have waited
+        long enough."""
         splitter = LineSplitter()
         source = sys.stdin.fileno()
         prompts = sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,7 +1,5 @@
-"""kbroker-share-consume: records of a share group on standard output, with the options of kafka-console-share-consumer.
-
-An additional option is `--json`.
-"""
+"""kbroker-share-consume. It prints records of a share group on standard output, with the options of
+kafka-console-share-consumer. It has one more option, `--json`."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""kbroker-share-groups: the options and columns of kafka-share-groups."""
+"""kbroker-share-groups. It has the options and columns of kafka-share-groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ GOES_WITH = {
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError if an option does not fit an action that changes something."""
     if action == 'delete_offsets':
         actions.require(options, 'topic', action)
     elif action == 'reset_offsets':

@@ -1,4 +1,4 @@
-"""kbroker-streams-groups: the options and columns of kafka-streams-groups."""
+"""kbroker-streams-groups. It has the options and columns of kafka-streams-groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ GOES_WITH = {
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """Raise click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError if an option does not fit an action that changes something."""
     if action == 'delete':
         return
     frame.check_topics(action, options, 'input_topic', 'all_input_topics')

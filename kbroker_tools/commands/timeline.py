@@ -1,4 +1,4 @@
-"""`kbroker-transactions timeline TOPIC[:PARTITION]`: the transactions of partitions as pictures."""
+"""`kbroker-transactions timeline TOPIC[:PARTITION]`. It draws the transactions of partitions."""
 from __future__ import annotations
 
 import contextlib
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kbroker_tools.timeline.text import Line
 
 PIPED_COLUMNS = 100
-"""The width in columns if the output is no terminal and COLUMNS is not set."""
+"""The width of the picture in columns, if the output is not a terminal and COLUMNS is not set."""
 
 
 class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """The parameter type of `orders:0`, and of `orders`, which means all partitions of the topic."""
+    """The type of parameters such as `orders:0`, or `orders` for all partitions of a topic."""
 
     name = 'TOPIC[:PARTITION]'
 
@@ -38,7 +38,8 @@ class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic 
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
-    """The parameter type of a time (ISO 8601, UTC by default) in milliseconds. An age becomes negative milliseconds."""
+    """The type of parameters that are a time or an age. A time (ISO 8601, UTC by default) becomes milliseconds since
+    the epoch. An age becomes a negative number of milliseconds."""
 
     name = 'TIME'
 
@@ -106,7 +107,8 @@ def timeline(topic_partition: tuple[str, int | None], axis: Any, html: Path | No
 
 
 def _write_page(file: Path, text: str) -> None:
-    """Write the file. Raise ToolError, which names the file: the error of a full disk does not."""
+    """Write the HTML page to a file. Raise ToolError, which names the file. The error of a full disk does not name
+    it."""
     try:
         file.write_text(text, encoding='utf-8')
     except OSError as error:
@@ -114,8 +116,8 @@ def _write_page(file: Path, text: str) -> None:
 
 
 def check_partition(view: View, topic: str, partition: int | None) -> list[int]:
-    """Return the partition, or all partitions if it is None. If it does not exist, raise ToolError with those that
-    exist."""
+    """Return the partition in a list. If `partition` is None, return all partitions of the topic. If the partition does
+    not exist, raise ToolError, which names the existing partitions."""
     topics = view.topics()
     if topic not in topics:
         raise ToolError(f'found no topic {topic!r} in {view.place}, expected one of its {len(topics)}'
@@ -130,7 +132,7 @@ def check_partition(view: View, topic: str, partition: int | None) -> list[int]:
 
 
 def show(found: Timeline, axis: Any, output: Output) -> None:
-    """Draw the picture on the output, as wide as its terminal."""
+    """Print the picture, as wide as the terminal."""
     from kbroker_tools.timeline.text import draw, glyphs_for
     width = output.console().width if output.is_terminal else shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
     for line in draw(found, axis, width, glyphs_for(getattr(output.stream, 'encoding', None))):
@@ -146,7 +148,7 @@ def _write(line: Line, output: Output) -> None:
 
 
 def json_rows(found: Timeline) -> Iterator[dict[str, Any]]:
-    """Yield a row for each transaction."""
+    """Yield a JSON row for each transaction."""
     for one in found.transactions:
         marker = one.marker
         yield {

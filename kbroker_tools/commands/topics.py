@@ -1,4 +1,4 @@
-"""kbroker-topics: the options and the output of kafka-topics."""
+"""kbroker-topics. Its options and its output are those of kafka-topics."""
 from __future__ import annotations
 
 import re
@@ -91,7 +91,7 @@ def main(as_json: bool, **options: Any) -> None:
 # ---- selection
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a list of regular expressions as Kafka does. Quotes around the list and blanks in it are ignored."""
+    """Compile a list of regular expressions, as Kafka does. Quotes around the list, and blanks in it, are ignored."""
     words = text.replace(',', '|').replace(' ', '').lstrip('"\'').rstrip('"\'')
     try:
         return re.compile(words)
@@ -100,8 +100,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def chosen_topics(view: Any, options: dict[str, Any]) -> list[str]:
-    """Return the names of the topics that the options select. Raise ToolError if they name a topic and no topic
-    matches."""
+    """Return the names of the topics that the options select. Raise ToolError if the options name topics and none of
+    them exists."""
     topics = view.topics()
     if options['topic_id'] is not None:
         topic_id = parse_topic_id(options['topic_id'])
@@ -173,7 +173,8 @@ def describe(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 def _offline(view: Any, topic: str, partitions: Iterable[Any],
              kept_offline: dict[TopicPartition, Unreadable]) -> dict[TopicPartition, Unreadable]:
-    """Return the partitions that no broker serves, or that the next start does not serve, with the reason."""
+    """Return {partition: reason} for the partitions that no broker serves. For a log directory, return those that a
+    broker would not serve after its next start."""
     if not view.is_live:
         return {(topic, row.partition): kept_offline[topic, row.partition] for row in partitions
                 if (topic, row.partition) in kept_offline}
@@ -257,7 +258,7 @@ def _parse_config(text: str) -> tuple[str, str]:
 
 
 def parse_assignment(text: str | None) -> list[list[int]] | None:
-    """Parse `1:2,2:1` to [[1, 2], [2, 1]]. Raise click.BadParameter for any other form."""
+    """Parse a text such as `1:2,2:1` to [[1, 2], [2, 1]]. Raise click.BadParameter if the text has another form."""
     if text is None:
         return None
     try:
@@ -289,7 +290,7 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def fail_for_each(results: dict[Any, KafkaError | None]) -> None:
-    """Raise ToolError with all errors, if there are errors."""
+    """Raise ToolError, with all errors, if `results` has errors."""
     errors = [str(error) for error in results.values() if error is not None]
     if errors:
         raise ToolError('; '.join(errors))

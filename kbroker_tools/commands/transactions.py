@@ -1,6 +1,7 @@
-"""kbroker-transactions: show transactions, explain stuck ones, and end them.
+"""kbroker-transactions. It shows transactions, explains why they are stuck, and ends them.
 
-It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `timeline`, `history` and `finish-spark`.
+It has the commands of Kafka's own tool (KIP-664, KIP-939), and also `why-stuck`, `timeline`, `history` and
+`finish-spark`.
 """
 from __future__ import annotations
 
@@ -29,21 +30,23 @@ from kbroker_tools.cluster.opening import (
 
 ELSEWHERE = {'why-stuck': 'kbroker_tools.commands.why_stuck', 'timeline': 'kbroker_tools.commands.timeline',
              'history': 'kbroker_tools.commands.history', 'finish-spark': 'kbroker_tools.commands.finish_spark'}
-"""Commands in their own modules, imported when they are called."""
+"""Maps commands to the modules in which they are. A module is imported when its command is called."""
 OPEN = 'Ongoing'
-"""The name of the state of a transaction that is not decided yet."""
+"""The name of the state of an open transaction."""
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
-"""Kafka's name of a command, which has another form than the names of Kafka's other commands."""
+"""Maps a command name of Kafka's tool to the name used here. Kafka writes this name in camel case, unlike its other
+command names."""
 PROGRAM = 'kbroker-transactions'
 
 MOST_NAMED = 10
-"""The most partitions of a transaction that are named."""
+"""The most partitions of a transaction that are printed by name."""
 
 FC = TypeVar('FC', bound=Callable[..., Any])
 
 
 class Transactions(Group):
-    """A command group whose own options belong to every command: they may precede or follow the command's name."""
+    """A command group whose own options belong to every command. The user may write them before or after the name of
+    the command."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*super().list_commands(context), *ELSEWHERE]
@@ -111,7 +114,8 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
 
 
 def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:
-    """Filter as a broker does. An id without a transaction passes every duration filter."""
+    """Return the transactions that the filters select, as a broker would. A transactional id without a transaction
+    passes every duration filter."""
     pattern = None
     if pattern_text:
         from kbroker.base.linear_pattern import LinearPattern, PatternError
@@ -187,7 +191,8 @@ def _known(view: View, transactional_id: str) -> TransactionInfo:
 
 
 def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
-    """Return the partitions sorted; in a pipe, in the order of Kafka's tool."""
+    """Return the names of the partitions, sorted. In a pipe, they are in the order in which Kafka's tool prints
+    them."""
     names = sorted(row.partitions)
     if not output.as_json and not output.is_terminal:
         from kbroker_tools.base.java_order import in_java_order, partition_hash
@@ -266,7 +271,7 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
         producer_id, producer_epoch = found.producer_id, found.producer_epoch
         coordinator_epoch = found.coordinator_epoch
     assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
-    # If the partition has no marker yet, its coordinator epoch is -1. The lowest valid epoch is 0.
+    # If the partition has no marker yet, its coordinator epoch is -1. The lowest epoch that a broker accepts is 0.
     view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
     output = Output()
     output.note(f'wrote an abort marker of producer id {producer_id}, epoch {producer_epoch}, to {topic}-{partition}')
@@ -367,7 +372,7 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
 
 
 def _note_holders(view: View, output: Output, place: dict[str, Any], partitions: Collection[TopicPartition]) -> None:
-    """Print on stderr what holds the partitions after a change. Kafka's tool prints nothing."""
+    """Print on stderr what holds the partitions after a change. Kafka's tool prints no such note."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.gatherer import Gatherer
     command = command_here(PROGRAM, view, place['command_config'])

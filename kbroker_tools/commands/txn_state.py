@@ -1,8 +1,8 @@
-"""kbroker-txn-state: the rows of `__transaction_state`, or of `__consumer_offsets`, as JSON or as a table.
+"""kbroker-txn-state. It prints the rows of `__transaction_state` or `__consumer_offsets`, as JSON or as a table.
 
 It works like kafka-console-consumer with TransactionLogMessageFormatter and the related formatters, for a broker or
-offline for a log directory. The JSON is the same, byte for byte, but each object has its own line, which Kafka's tool
-does not end. Partitions are read one after another.
+offline for a log directory. The JSON is the same, byte for byte. Each object is on its own line here, whereas Kafka's
+tool prints no line feeds. Partitions are read one after another.
 """
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
 
 
 def _partitions(view: View, topic: str, transactional_id: str | None) -> list[int]:
-    """Return the partitions to read. Offline, these are all existing ones: a copied directory may lack some, and
-    does not say how many there were."""
+    """Return the partitions to read. Offline, these are all partitions in the directory. A copied directory may lack
+    some partitions, and does not show how many there were."""
     found = view.topics().get(topic)
     if found is None:
         whole = '' if view.is_live else 'if this is all of a log directory, '

@@ -1,6 +1,6 @@
-"""kbroker-verify: a check of any broker that speaks Kafka's protocol, while the network and the broker fail.
+"""kbroker-verify. It checks any broker that speaks Kafka's protocol, while it disturbs the network and the broker.
 
-Exit statuses: 0 no anomaly, 1 an anomaly or an incomplete run, 2 wrong usage.
+The exit status is 0 if there is no anomaly, 1 if there is an anomaly or the run is incomplete, and 2 for wrong usage.
 """
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kbroker_tools.verify.run import CLIENTS, PROTOCOLS, WORKLOADS, Plan, Run, c
 
 FAKE_TIME_LIBRARIES = tuple(f'{place}/faketime/{name}' for name in ('libfaketimeMT.so.1', 'libfaketime.so.1')
                             for place in ('/usr/lib/*', '/usr/lib', '/usr/lib64', '/usr/local/lib'))
-"""The first existing path is used. MT means that the library supports programs with threads."""
+"""The places of libfaketime. The first path that exists is used. The library whose name contains MT supports programs
+with threads."""
 HISTORY, TIMELINE, BROKER_LOG, CLOCK = 'history.jsonl', 'timeline.html', 'broker.log', 'clock'
 
 
 def names_of(choice: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...] | None]:
-    """Return the callback of an option whose value is a list of names, separated by commas. The names are those of
-    `choice`."""
+    """Return the callback of an option whose value is a list of names from `choice`, separated by commas."""
     def convert(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
         if value is None:
             return None
@@ -47,7 +47,7 @@ def names_of(choice: tuple[str, ...]) -> Callable[[click.Context, click.Paramete
 
 
 def checked_command(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return the command line. Refuse one with which no program can be started."""
+    """Return the command line. Raise click.BadParameter if no program can be started with it."""
     try:
         if value is not None and not shlex.split(value):
             raise ValueError('found no word')
@@ -125,7 +125,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
 
 
 def chosen_clients(clients: tuple[str, ...] | None, java_classpath: str | None) -> tuple[str, ...]:
-    """Return the clients of the run. Raise ToolError or click.UsageError for a client that is not installed."""
+    """Return the clients of the run. Raise ToolError or click.UsageError if a client is not installed."""
     try:
         available = clients_available(CLIENTS if clients is None else clients, java_classpath)
     except ImportError as error:
@@ -141,7 +141,8 @@ def chosen_clients(clients: tuple[str, ...] | None, java_classpath: str | None) 
 
 
 def chosen_faults(nemesis: tuple[str, ...] | None, has_command: bool) -> tuple[str, ...]:
-    """Return the faults of the run. Raise click.UsageError for a fault that needs the broker command."""
+    """Return the faults of the run. Raise click.UsageError if a fault needs the broker command and no command is
+    given."""
     if nemesis is None:
         return NETWORK_FAULTS + (('kill', 'pause') if has_command else ())
     for name in nemesis:
@@ -160,7 +161,7 @@ def address_of(bootstrap_server: str) -> tuple[str, int]:
 @contextmanager
 def running(command: str | None, address: tuple[str, int], output: Path,
             clock_file: Path | None) -> Iterator[BrokerCommand | None]:
-    """Run the broker command, if one is given."""
+    """Run the broker command during the block, if a command is given."""
     if command is None:
         yield None
         return
@@ -175,19 +176,21 @@ def running(command: str | None, address: tuple[str, int], output: Path,
 
 
 def fake_time(clock_file: Path) -> Mapping[str, str]:
-    """Return the environment in which libfaketime reads the offset of the wall clock from a file. Raise ToolError."""
+    """Return the environment variables for libfaketime, which then reads the offset of the wall clock from
+    `clock_file`. Raise ToolError if the library is not found."""
     libraries = [path for pattern in FAKE_TIME_LIBRARIES for path in glob.glob(pattern)]
     if not libraries:
         raise ToolError('--nemesis clock: found no libfaketime.so.1, expected the library of the package libfaketime')
     clock_file.write_text('+0\n')
-    # Without the last variable, waits of a Java process end at once, and its threads keep the processors busy.
+    # Without the last variable, every wait of a Java process returns immediately, and its threads keep the processors
+    # busy.
     return {'LD_PRELOAD': libraries[0], 'FAKETIME_TIMESTAMP_FILE': str(clock_file.resolve()), 'FAKETIME_NO_CACHE': '1',
             'FAKETIME_DONT_FAKE_MONOTONIC': '1', 'FAKETIME_FORCE_MONOTONIC_FIX': '0'}
 
 
 @contextmanager
 def progress(seconds: float) -> Iterator[Callable[[float, Mapping[str, int]], None]]:
-    """Show the progress of the run on a terminal."""
+    """Show the progress of the run on a terminal. Yield a function that updates it."""
     with Output().progress(f'verifying for {words_for_duration(seconds * 1000)}', round(seconds), 's') as bar:
         shown = 0
 
@@ -200,7 +203,8 @@ def progress(seconds: float) -> Iterator[Callable[[float, Mapping[str, int]], No
 
 
 def report(history_path: Path, output: Path, problems: list[str]) -> None:
-    """Check a history, print the page, and write the timeline. End with code 1 unless nothing was found."""
+    """Check a history, print the text page, and write the timeline. End the command with exit status 1 if there is an
+    anomaly or a problem."""
     try:
         history = load(history_path)
     except HistoryError as error:

@@ -1,4 +1,4 @@
-"""`kbroker-transactions why-stuck [TOPIC[:PARTITION]]`: what holds a partition, and what to do."""
+"""`kbroker-transactions why-stuck [TOPIC[:PARTITION]]`. It says what holds a partition and what the operator can do."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kbroker_tools.stuck.holds import Holds
 
 MOST_IN_FULL = 50
-"""The most partitions whose facts are all gathered. Of a larger number, only held partitions are examined."""
+"""The most partitions that are all examined in full. If there are more partitions, only those that are held are
+examined."""
 
 
 @click.command('why-stuck', cls=Command, context_settings=SETTINGS)
@@ -72,7 +73,8 @@ def _parse_where(where: str) -> tuple[str, int | None]:
 
 
 def _expiry_interval(view: View, node_id: int) -> int | None:
-    """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
+    """Return the interval in milliseconds at which the coordinator looks for expired transactions. Return None if the
+    broker does not report it."""
     if not view.is_live:
         return None
     from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
@@ -101,7 +103,8 @@ def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[Topic
 
 def _judge(view: View, gatherer: Gatherer,
            partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
-    """Return the facts and the verdict of each partition, and the problems of those that could not be checked."""
+    """Return the facts and the verdict of each partition, and the reason for each partition that could not be
+    checked."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.held import held_of
     unreadable = view.unreadable(partitions)
@@ -120,8 +123,8 @@ def _judge(view: View, gatherer: Gatherer,
 
 def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
              holds: Holds, count: int) -> None:
-    """Print the report of one partition, or of several. `count` includes partitions that are not held and not in
-    `seen`."""
+    """Print the report of one or more partitions. `count` is the number of all partitions, including those that are not
+    held and not in `seen`."""
     from kbroker_tools.stuck.holds import holds_as_json, show_holds
     from kbroker_tools.stuck.report import as_json, show, show_many
     stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
