@@ -57,8 +57,8 @@ from kbroker_tools.cluster.opening import cluster_options, open_view
 def main(as_json: bool, **options: Any) -> None:
     """Print and change access control lists (ACLs).
 
-    The options and the output are those of kafka-acls; ACLs are sorted. On the log directory of a stopped broker, the
-    command lists, adds and removes too.
+    The options and the output are those of kafka-acls; ACLs are sorted. The command can also list, add and remove ACLs
+    in the log directory of a stopped broker.
     """
     options['list'] = options.pop('list_')
     action = actions.chosen_action(options, ('add', 'remove', 'list'))

@@ -54,8 +54,8 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
     untrusted records.
 
-    At its end, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves.
-    It waits at most 30 s for the coordinator, as Kafka's tool does. A second Ctrl-C ends the wait.
+    When it ends, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves
+    the group. It waits at most 30 s for the coordinator, as Kafka's tool does. A second Ctrl-C ends the wait.
     """
     overrides = parse_properties('--command-property', command_property)
     if group_protocol is not None:

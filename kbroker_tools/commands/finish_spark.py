@@ -45,7 +45,7 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, dry_run: boo
     and job of the prefix.
 
     If there is something to settle or to accept, the command fences the drivers of the prefix. A query that still runs
-    with it then fails in its next commit, and has to be started again. Use --dry-run first to see what is open.
+    with this prefix then fails in its next commit, and must be started again. Use --dry-run first to see what is open.
     """
     admin = live(open_view(**place), 'finish-spark').admin
     row = _driver(admin, prefix)

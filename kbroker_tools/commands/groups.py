@@ -67,9 +67,10 @@ def main(as_json: bool, **options: Any) -> None:
 
     The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory too.
 
-    LAG counts offsets, as in Kafka's tools, and so includes transaction markers and aborted records.
-    --isolation-level read_committed counts records: RECORDS-LEFT can be read now, HELD once the last stable offset
-    moves, UNDECIDED once their transactions commit. HELD-BY names the transaction that holds the last stable offset.
+    LAG counts offsets, as in Kafka's tools. It therefore includes transaction markers and aborted records. With
+    --isolation-level read_committed, three more columns count records: those of RECORDS-LEFT can be read now, those of
+    HELD when the last stable offset moves, and those of UNDECIDED if their transactions commit. HELD-BY names the
+    transaction that holds the last stable offset.
     """
     GROUPS.run(as_json, options)
 

@@ -35,9 +35,10 @@ def history(transactional_id: str, all_partitions: bool, bootstrap_server: str |
             command_config: Path | None, as_json: bool) -> None:
     """Show the life of one transactional id.
 
-    The history combines __transaction_state with the partitions it wrote to: every begin, partition, prepare, marker,
-    complete and fence, with durations. The times of records are their producers'. Torn, missing and late markers and
-    hanging transactions are flagged; then the exit status is 1.
+    The history combines __transaction_state with the partitions that the id wrote to. It has every begin, partition,
+    prepare, marker, complete and fence, with durations. The times of records come from the clocks of their producers.
+    The history flags torn, missing and late markers and hanging transactions. If it flags something, the exit status is
+    1.
     """
     view = open_view(bootstrap_server, data_dir, command_config)
     output = Output(as_json)

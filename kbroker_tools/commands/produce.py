@@ -87,8 +87,8 @@ def main(bootstrap_server: str, topic: str, partition: int | None, reader_proper
     """Write the lines of standard input to a topic.
 
     With --transactional-id, the last transaction is committed at the end of the input. After an error or Ctrl-C, the
-    open one is aborted. An error names the line by its number. Ctrl-C waits until all lines read are written; a second
-    Ctrl-C does not.
+    open transaction is aborted. An error message has the number of the line. After Ctrl-C, the command waits until all
+    lines that it has read are written. A second Ctrl-C ends the wait.
     """
     overrides = parse_properties('--command-property', command_property) | {
         SETTING_OF_OPTION[name]: str(value) for name, value in options.items() if value is not None}

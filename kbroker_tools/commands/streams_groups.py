@@ -60,7 +60,7 @@ def main(as_json: bool, **options: Any) -> None:
     """List and describe streams groups, move and delete their offsets, delete groups and their internal topics.
 
     The options and the columns are those of kafka-streams-groups. --list and --describe work on a log directory too.
-    OFFSET-LAG counts offsets, and from the start of the log where the group has no offset.
+    OFFSET-LAG counts offsets. Where the group has no offset, it counts from the start of the log.
     """
     GROUPS.run(as_json, options)
 

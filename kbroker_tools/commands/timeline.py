@@ -70,10 +70,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 def timeline(topic_partition: tuple[str, int | None], axis: Any, html: Path | None, from_offset: int | None,
              to_offset: int | None, since: int | None, bootstrap_server: str | None, data_dir: Path | None,
              command_config: Path | None, as_json: bool) -> None:
-    """Show the transactions of a partition as a picture. Without a partition, draw all of the topic.
+    """Show the transactions of a partition as a picture. Without a partition, draw all partitions of the topic.
 
-    Each producer has a lane, each transaction a bar from its first record to its marker: committed, aborted or open.
-    Lines across the lanes show the last stable offset and the high watermark.
+    Each producer has a lane. Each transaction has a bar from its first record to its marker, which shows whether it is
+    committed, aborted or open. Lines across the lanes show the last stable offset and the high watermark.
     """
     from kbroker_tools.timeline.reading import Bounds, read_timeline
     if from_offset is not None and to_offset is not None and to_offset <= from_offset:

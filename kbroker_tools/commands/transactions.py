@@ -298,7 +298,7 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
                  as_json: bool, **place: Any) -> None:
     """Find hanging transactions, which nothing will end.
 
-    The search is Kafka's, on a topic or a broker. A directory is searched as a whole by default.
+    As in Kafka's tool, a topic or a broker is searched. By default, all partitions of a log directory are searched.
     """
     if broker_id is None and topic is None and place['data_dir'] is None:
         raise click.UsageError('The `find-hanging` command requires either --topic or --broker-id to limit the scope '
@@ -353,7 +353,7 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
     """Abort the whole transaction of an id.
 
     Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which works here too.
-    A missing id is an error; Kafka's tool creates it.
+    If the id does not exist, the command fails, whereas Kafka's tool creates the id.
     """
     view = live(open_view(**place), 'force-terminate')
     before = _known(view, transactional_id)

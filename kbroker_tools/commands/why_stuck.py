@@ -34,9 +34,9 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
               **place: Any) -> None:
     """Explain what holds a partition, and what to do. Without a topic or a group, look at all partitions.
 
-    The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
-    says since when and why, which groups wait, what will happen next and when, and which command to run. The exit
-    status is 0 if no transaction holds a partition, and 1 otherwise.
+    The report names the transaction that holds the last stable offset, up to which read_committed consumers read. The
+    report says since when and why the transaction holds it, which groups wait, what will happen next and when, and
+    which command to run. The exit status is 0 if no transaction holds a partition, and 1 otherwise.
 
     On the machine of a running kbroker, it also lists the records that members of share groups hold.
     """
