@@ -67,7 +67,7 @@ def listed(words: Iterable[str], last: str = 'and') -> str:
 
 
 def offset_options(function: F) -> F:
-    """Add the options of OFFSET_SPECIFICATIONS to a command."""
+    """Add the options in OFFSET_SPECIFICATIONS to a command."""
     for option in reversed((
         click.option('--to-earliest', is_flag=True, help='Reset to the start of the log.'),
         click.option('--to-latest', is_flag=True, help='Reset to the end of the log.'),

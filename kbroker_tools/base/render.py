@@ -180,7 +180,7 @@ class Output:
 
 
 class Progress:
-    """The progress of a running command, shown on a terminal only."""
+    """The progress of a running command. It is shown only on a terminal."""
 
     def __init__(self, advance: Any = None, restart: Any = None):
         self._advance = advance
@@ -207,7 +207,7 @@ def as_utf8(text: str) -> str:
 
 
 def json_line(fields: dict[str, Any]) -> str:
-    """Return the fields as JSON in one line of valid UTF-8, without characters that control a terminal."""
+    """Return the fields as one line of JSON. It is valid UTF-8 and has no characters that control a terminal."""
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
     return _escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1])
 
@@ -244,7 +244,7 @@ def _width(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
     return sum(_widths(titles, rows)) + COLUMN_GAP * (len(titles) - 1)
 
 
-# ---- names from elsewhere
+# ---- names that other programs chose
 
 def printable(text: str, but: str = '') -> str:
     """Escape characters that control the terminal or reverse the direction of text, for example as `\\x1b` or

@@ -69,15 +69,13 @@ class Unreadable(NamedTuple):
 
     @property
     def advice(self) -> str | None:
-        """Return the command and the place where it must run as one text."""
+        """Return one text with the command and the place where the command must run."""
         return None if self.command is None else f'{self.where}{": " if self.where else ""}{self.command}'
 
 
 class View(Protocol):
-    """A source of cluster state: a broker or a directory.
-
-    Methods raise KafkaError (UNKNOWN_TOPIC_OR_PARTITION for a missing partition) and OSError.
-    """
+    """A source of cluster state: a broker or a log directory. Methods raise KafkaError and OSError. If a partition is
+    missing, the error is KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
 
     place: str
     """The address of the cluster or the path of the directory, for messages."""

@@ -104,10 +104,8 @@ def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
 
 @dataclass
 class DirectoryCheck:
-    """The check of a log directory or of a single partition directory.
-
-    `list_tasks` lists the partitions to check. `conclude` compares them after `add` has received every report.
-    """
+    """The check of a log directory or of a single partition directory. `list_tasks` lists the partitions to check.
+    `add` receives the report of each partition. After that, `conclude` compares the partitions with the other files."""
 
     fs: FileSystem
     directory: str
@@ -118,7 +116,7 @@ class DirectoryCheck:
     tasks: list[PartitionTask] = field(default_factory=list)
     reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
     proof_of_loss: str | None = None
-    """The proof that the metadata log lost records, or None."""
+    """A sentence that proves that the metadata log has lost records, or None."""
 
     def list_tasks(self) -> None:
         """List the partitions, and read the other files of the directory. Raise LogDirectoryError if it is not a log
@@ -250,7 +248,7 @@ class DirectoryCheck:
         self.findings += [finding for finding in found
                           if not self.is_partition or f'{os.path.abspath(finding.file)}/'.startswith(own)]
 
-    # ---- checkpoints against logs ----
+    # ---- comparison of checkpoints with logs ----
 
     def _check_offsets(self) -> None:
         readable = self._readable
@@ -288,11 +286,11 @@ class DirectoryCheck:
                 < self.fs.modified_ms(os.path.join(task.path, PARTITION_METADATA_FILE)))
         except (CorruptLogError, OSError):
             return False
-        # After a kill, the directory of a new partition may have no topic id yet.
+        # If the broker was killed, the directory of a new partition may have no topic id yet.
         is_new = topic_id is not None or not self.is_clean
         return is_older or (is_new and self._follows_a_deleted(topic_partition, topic_id))
 
-    # ---- metadata against directories ----
+    # ---- comparison of the metadata log with directories ----
 
     def _read_metadata(self) -> MetadataImage | None:
         directory = os.path.join(self.log_directory, METADATA_DIRECTORY)
@@ -401,7 +399,7 @@ class DirectoryCheck:
                 if is_here:
                     yield (topic.name, partition.index), topic.topic_id
 
-    # ---- transaction state against partitions ----
+    # ---- comparison of `__transaction_state` with partitions ----
 
     def _check_transactions(self, image: MetadataImage | None) -> None:
         from kbroker_tools.check.transaction_check import TransactionCheck
@@ -459,7 +457,7 @@ class DirectoryCheck:
 
 
 RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100))
-"""Reserved directory ids: unassigned, lost, migrating."""
+"""The directory ids that Kafka reserves: unassigned, lost and migrating."""
 
 
 def _name(topic_partition: TopicPartition) -> str:

@@ -45,7 +45,7 @@ class _Life:
 
 
 class TransactionCheck:
-    """The comparison of transaction rows with open transactions."""
+    """The comparison of the rows of `__transaction_state` with the transactions that are open in partitions."""
 
     def __init__(self, state_batches: Mapping[int, Batches]):
         """`state_batches` maps each partition number of `__transaction_state` to its batches."""

@@ -26,7 +26,8 @@ DEFAULT = ''
 
 
 class ClientType(NamedTuple):
-    """A type of entity: its name in the protocol and in the output of kafka-configs."""
+    """A type of client entity. It has the name of the type in the protocol, and the name in the output of
+    kafka-configs."""
 
     kind: str
     title: str

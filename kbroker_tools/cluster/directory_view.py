@@ -91,8 +91,8 @@ class DirectoryView:
 
     @property
     def bootstrap_server(self) -> str | None:
-        """Return the first registered endpoint of each broker. The broker of this directory, which may not run, comes
-        last."""
+        """Return the first endpoint that each broker has registered. The broker of this directory comes last, because
+        it may not be running."""
         brokers = sorted(self._image.brokers, key=lambda node_id: (node_id == self._node_id, node_id)
                          ) if self._image is not None else []
         return ','.join(address for node_id in brokers if (address := self._address_of(node_id))) or None

@@ -67,7 +67,8 @@ def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
 
 
 def include_pattern(text: str) -> re.Pattern[str]:
-    """Compile `--include`, in which `a,b` means `a|b`. Raise ToolError if it is not a regular expression."""
+    """Compile the text of `--include`, in which `a,b` means `a|b`. Raise ToolError if the text is not a regular
+    expression."""
     try:
         return re.compile(text.strip().replace(',', '|').strip('"\''))
     except re.error as error:

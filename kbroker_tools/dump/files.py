@@ -103,7 +103,7 @@ def next_segment(path: str) -> str | None:
     return os.path.join(directory, min(later)) if later else None
 
 
-# ---- where to begin
+# ---- the position at which a dump begins
 
 def ends_before(path: str, selection: Selection) -> bool:
     """Return whether all offsets of the segment are below the first selected offset. That is so if the next segment

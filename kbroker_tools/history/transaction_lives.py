@@ -49,7 +49,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class Part:
-    """The part of a transaction in one partition."""
+    """The records and markers of one transaction in one partition."""
 
     transaction: PartitionTransaction | None = None
     """The records in this partition. None if the transaction wrote none, or if compaction removed all of them."""

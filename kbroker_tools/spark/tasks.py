@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TaskPartition(InputPartition):
-    """The work of one task, as Spark sends it to an executor."""
+    """The work of one task. Spark sends it to an executor."""
 
     def __init__(self, task: Any):
         super().__init__(task)

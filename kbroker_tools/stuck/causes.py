@@ -591,7 +591,7 @@ def _once_it_runs(facts: Facts, text: str) -> str:
     return text if facts.is_live else f'once a broker runs on this directory: {text}'
 
 
-# ---- the table: the first that fits
+# ---- the table, in which the first cause that fits is the verdict
 
 _IN_TIME = (_at_timeout, _terminate)
 _FROM_OUTSIDE = (_at_timeout, _complete)

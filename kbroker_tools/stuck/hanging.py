@@ -16,7 +16,7 @@ from kbroker_tools.base.java_order import in_java_order, long_hash, partition_ha
 from kbroker_tools.base.view import View
 
 BATCH = 500
-"""The most partitions in one request."""
+"""The most partitions in one request for producers."""
 
 
 class OpenTransaction(NamedTuple):

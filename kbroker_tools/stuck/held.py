@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kbroker_tools.cluster.live_view import LiveView
 
 BATCH = 1000
-"""The most partitions in one request."""
+"""The most partitions in one request for offsets."""
 
 
 def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

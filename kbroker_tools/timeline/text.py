@@ -36,7 +36,8 @@ BOLD = 'bold'
 _STEPS = ((1, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1000, (1, 2, 5, 10, 15, 30)), (60_000, (1, 2, 5, 10, 15, 30)),
           (3_600_000, (1, 2, 3, 6, 12)), (86_400_000, (1, 2, 7, 14, 30, 90, 365)))
 TIME_STEPS_MS = tuple(unit_ms * size for unit_ms, sizes in _STEPS for size in sizes)
-"""The possible distances between ticks in milliseconds. In their units, they are round numbers."""
+"""The possible distances between ticks in milliseconds. Each is a round number of milliseconds, seconds, minutes, hours
+or days."""
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 

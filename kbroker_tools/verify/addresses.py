@@ -17,8 +17,8 @@ _RESPONSES: dict[int, Any] = {ApiKey.METADATA: MetadataResponse, ApiKey.FIND_COO
 
 
 def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
-    """Return the response with replaced addresses. The response has no size field. Raise ProtocolError if it cannot be
-    read."""
+    """Return the response with the addresses of the proxy in place of the brokers' addresses. `answer` is the response
+    without its size field. Raise ProtocolError if it cannot be read."""
     response_class = _RESPONSES.get(key)
     if response_class is None or not response_class.versions[0] <= version <= response_class.versions[1]:
         return answer

@@ -19,7 +19,8 @@ class HistoryError(Exception):
 
 
 class Producer(NamedTuple):
-    """One instance of a producer. `ready` is the time at which it had claimed its transactional id."""
+    """One instance of a producer. `ready` is the time at which it had claimed its transactional id. A fenced producer
+    and its successor are two instances."""
 
     transactional_id: str | None
     client: str

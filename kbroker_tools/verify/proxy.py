@@ -77,7 +77,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name='proxy', daemon=True)
         self._thread.start()
 
-    # ---- faults: from any thread
+    # ---- faults: methods that any thread may call
 
     def cut(self, share: float) -> None:
         """Close this share of the connections. A connection is closed in the middle of its next frame, but immediately
@@ -285,7 +285,7 @@ class Proxy:
             self._selector.unregister(end)
             end.close()
 
-    # ---- faults: in the thread
+    # ---- faults: methods that run in the proxy's thread
 
     def _chosen(self, share: float) -> list[Link]:
         return [link for link in list(self._links) if link.client is not None and self._rng.random() < share]

@@ -16,7 +16,7 @@ from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
 
 ONGOING = 'Ongoing'
 NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
-"""The states of a transaction that has ended without a commit. It is Empty if an operator has forced its end."""
+"""The states of a transaction that has ended without a commit. The state is Empty if an operator has forced the end."""
 
 
 class TaskTransactions:

@@ -45,7 +45,7 @@ from kbroker_tools.stuck.expiry_interval import EXPIRY_INTERVAL
 
 
 class Wanted(NamedTuple):
-    """The ways of writing that the user allows."""
+    """The ways in which the user allows tasks to write."""
 
     commit: Commit = Commit.DRIVER
     two_phase: bool | None = None

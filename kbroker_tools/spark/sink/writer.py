@@ -51,7 +51,7 @@ class TaskResult(WriterCommitMessage):
 
 class PlanError(PickleError):
     """A plan has failed. It is a PickleError because PySpark raises a PickleError unchanged. For any other error during
-    pickling, it prints a traceback."""
+    pickling, PySpark prints a traceback."""
 
 
 class _Writer:
