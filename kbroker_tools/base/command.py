@@ -58,13 +58,14 @@ def one_line_ending(program: str) -> Iterator[None]:
     ToolError.program = program
     Output.is_raw = False
     logging.lastResort = _WARNINGS
-    if sys.stderr is None:      # the parent process closed it
+    if sys.stderr is None:      # the parent process has closed the stream
         sys.stderr = open(os.devnull, 'w')  # noqa: SIM115  (open to the end)
     try:
         if sys.stdout is None:
             raise OSError(errno.EBADF, 'the output is closed')
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors='surrogateescape')    # file names that are not UTF-8 get their bytes back
+            # Print file names that are not UTF-8 as their original bytes.
+            sys.stdout.reconfigure(errors='surrogateescape')
         yield
         sys.stdout.flush()
     except click.ClickException as error:

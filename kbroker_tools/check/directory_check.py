@@ -182,7 +182,7 @@ class DirectoryCheck:
             size_bytes = sum(self.fs.size(os.path.join(path, name)) for name in self.fs.listdir(path)
                              if name.endswith(LOG_SUFFIX))
         except OSError:
-            size_bytes = 0      # the check of the partition reports the error
+            size_bytes = 0      # the check of this partition reports the error
         log_start_offset, recovery_point, high_watermark = (
             self._checkpoints.get(name, {}).get((topic, partition), 0)
             for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE))
@@ -347,7 +347,7 @@ class DirectoryCheck:
             try:
                 topic_id = None if task.is_metadata else read_topic_id(self.fs, task.path)
             except (CorruptLogError, OSError):
-                continue        # the check of the partition reports it
+                continue        # the check of this partition reports the error
             if topic_id is not None:
                 topic_ids[task.topic, task.partition] = topic_id
         return past_of(self.fs, self.log_directory, topic_ids)
@@ -363,7 +363,7 @@ class DirectoryCheck:
             try:
                 topic_id = read_topic_id(self.fs, path)
             except (CorruptLogError, OSError):
-                continue        # the check of the partition reports it
+                continue        # the check of this partition reports the error
             if topic_id != expected[topic_partition]:
                 text = 'no topic id' if topic_id is None else f'topic id {format_uuid(topic_id)}'
                 # A broker that was killed may have kept the directory of a deleted topic with this name.

@@ -108,7 +108,7 @@ class DirectoryView:
         """Return a sentence that says why a list from an internal topic may be incomplete. Return None if the list is
         complete."""
         if self._only is not None or not self._fs.exists(os.path.join(self._root, META_PROPERTIES_FILE)):
-            return None     # copied partitions, of which no list is expected to be complete
+            return None     # for copied partitions, the list need not be complete
         if self._image is None:
             return (f'{self.place}: found no metadata log. If the broker has other log directories, or the cluster '
                     f'other brokers, the list lacks what their partitions of {topic} have')

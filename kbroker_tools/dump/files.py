@@ -126,7 +126,7 @@ def start_position(path: str, selection: Selection) -> int:
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0
-    from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY  # not above: most dumps begin at the start of a file
+    from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY  # not at the top: most dumps do not need it
     stem = path.removesuffix(LOG)
     offset = selection.first_offset - base_offset
     try:
@@ -148,7 +148,7 @@ def _search(path: str, layout: Struct, offset_field: int, target: int) -> int:
     with open(path, 'rb', buffering=0) as file:
         def entry(number: int) -> tuple[int, int]:
             data = os.pread(file.fileno(), layout.size, number * layout.size)
-            key, value = layout.unpack(data.ljust(layout.size, b'\0'))     # a broker may trim the file
+            key, value = layout.unpack(data.ljust(layout.size, b'\0'))     # a broker may trim the file while it is read
             return key, value
 
         entries = os.fstat(file.fileno()).st_size // layout.size

@@ -9,9 +9,9 @@ cdef struct LegacyMessage:
     int64_t timestamp_ms       # -1 in magic 0
     uint32_t crc
     bint is_valid
-    Py_ssize_t key_size        # -1: null
+    Py_ssize_t key_size        # -1 for null
     const uint8_t *key
-    Py_ssize_t value_size      # -1: null
+    Py_ssize_t value_size      # -1 for null
     const uint8_t *value
 
 

@@ -13,8 +13,8 @@ BATCH_HEAD = Struct('>qiib')                        # base offset, length, parti
 LAST_OFFSET_DELTA = Struct('>i')
 LAST_OFFSET_DELTA_AT = 23
 LEGACY_TIMESTAMP = Struct('>q')
-LEGACY_TIMESTAMP_AT = 18                            # from magic 1 on
-LEAST_BATCH_LENGTH = 14                             # of a message of magic 0
+LEGACY_TIMESTAMP_AT = 18                            # the position in a message of magic 1
+LEAST_BATCH_LENGTH = 14                             # the length of the shortest message of magic 0
 HEADER_READ_BYTES = LAST_OFFSET_DELTA_AT + LAST_OFFSET_DELTA.size
 NO_TIMESTAMP_MS = -1
 
@@ -70,7 +70,7 @@ class LogFile:
         if a length field has an impossible value."""
         last = self._last_found
         if last is not None and last.last_offset <= offset:
-            position = max(position, last.position)     # no batch before the last result can reach a higher offset
+            position = max(position, last.position)     # the batch found last is not after the wanted one
         while (batch := self.batch_at(position)) is not None:
             if batch.last_offset >= offset:
                 self._last_found = batch

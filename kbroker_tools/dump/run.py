@@ -210,7 +210,7 @@ class Dump:
         batch."""
         self._text.begin()
         reader = SegmentReader(path, self.options.most_file_bytes, position)
-        with suppress(CorruptLogError):     # the search for the next valid batch begins there
+        with suppress(CorruptLogError):     # the caller searches for the next valid batch there
             self._drain(reader, advance)
         reader.close()
         return max(reader.position, position + 1)
@@ -263,7 +263,7 @@ class Dump:
         self._begin(path)
         reader = self._open(path)
         while True:
-            following = next_segment(path)          # once it exists, this segment does not grow any more
+            following = next_segment(path)          # once the next segment exists, this one no longer grows
             if reader.update_size() < reader.next_position:
                 raise CorruptLogError(f'{path}: it was truncated to {reader.end} bytes, less than was already shown')
             self._drain(reader, _nothing)

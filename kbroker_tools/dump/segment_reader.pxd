@@ -13,7 +13,7 @@ cdef class SegmentReader:
     cdef readonly int32_t size_bytes        # the size of the current batch
     cdef readonly int magic
     cdef readonly bint at_end               # no complete batch follows the last one
-    cdef BatchFields fields                 # magic 0 and 1: only base_offset, attributes and max_timestamp_ms
+    cdef BatchFields fields                 # magic 0 and 1 set only base_offset, attributes and max_timestamp_ms
     cdef int fd
     cdef int64_t max_bytes
     cdef uint8_t *window

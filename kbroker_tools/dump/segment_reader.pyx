@@ -152,7 +152,7 @@ cdef class SegmentReader:
         cdef Py_ssize_t piece
         cdef const uint8_t *data
         if self.size_bytes <= WHOLE_BATCH_BYTES:
-            self.need(self.position, self.size_bytes)  # so that `data` needs no second read
+            self.need(self.position, self.size_bytes)  # so that `data` need not read the batch again
         while position < self.next_position:
             piece = self.next_position - position
             if self.size_bytes > WHOLE_BATCH_BYTES:

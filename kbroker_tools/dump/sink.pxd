@@ -3,8 +3,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    DECIMAL_BYTES = 20          # the most that an int64 takes
-    LINE_BYTES = 1024           # the most that `room_for_line` grants
+    DECIMAL_BYTES = 20          # the longest text of an int64
+    LINE_BYTES = 1024           # the room that `room_for_line` provides
 
 cdef extern from *:
     """
@@ -26,7 +26,7 @@ cdef extern from *:
     #define kb_put_literal(at, text) (memcpy(at, text, sizeof(text) - 1), (at) + sizeof(text) - 1)
     """
     char *put_decimal "kb_put_decimal"(char *at, int64_t value) noexcept nogil
-    char *put_literal "kb_put_literal"(char *at, const char *text) noexcept nogil   # of a string literal alone
+    char *put_literal "kb_put_literal"(char *at, const char *text) noexcept nogil   # takes a string literal
 
 
 cdef class Sink:

@@ -121,7 +121,7 @@ def parse_datetime_ms(text: str) -> int:
         found_ms = None
     if found_ms is None or 'T' not in text:
         raise ValueError(f'found {text!r}, expected a time as YYYY-MM-DDThh:mm:ss.sss')
-    if found_ms < 0:        # in the protocol, negative times mean the end, the start and so on
+    if found_ms < 0:        # in the protocol, a negative time means the end, the start or the like
         raise ValueError(f'found {text!r}, expected a time from 1970 on')
     return found_ms
 

@@ -205,7 +205,7 @@ class _HistoryBuilder:
         name = '{}-{}'.format(*topic_partition)
         complete_ms = life.complete_ms
         if complete_ms is None:
-            return  # the event of the Prepare row reports it: the marker may still be on its way
+            return  # the event of the Prepare row reports a missing marker: it may still arrive
         found = self._evidence.get(topic_partition)
         if found is None:
             reason: str | None = 'that partition could not be read'

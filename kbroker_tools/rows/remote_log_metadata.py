@@ -30,7 +30,7 @@ def _segment(record: Any) -> str:
         raise ValueError(f'Unexpected end offset = {record.end_offset}. EndOffset for a remote segment cannot be less '
                          f'than startOffset = {record.start_offset}')
     leader_epochs = _leader_epochs(record)
-    state = _state(record.remote_log_segment_state, SEGMENT_STATES)         # checked last, as in Kafka
+    state = _state(record.remote_log_segment_state, SEGMENT_STATES)         # Kafka checks this last too
     return (f'RemoteLogSegmentMetadata{{remoteLogSegmentId={_segment_id(record.remote_log_segment_id)}, '
             f'startOffset={record.start_offset}, endOffset={record.end_offset}, brokerId={record.broker_id}, '
             f'maxTimestampMs={record.max_timestamp_ms}, eventTimestampMs={record.event_timestamp_ms}, '

@@ -330,7 +330,7 @@ class BrokerPlace:
     def bounds(self, topic: str, partition: int) -> Bounds:
         if (topic, partition) not in self._known:
             wanted = [each for each in self._partitions if self._options.wants(*each) and each not in self._known]
-            if (topic, partition) not in wanted:  # tables also read coordinators' partitions and those of groups
+            if (topic, partition) not in wanted:  # tables also read coordinators' topics and the topics of groups
                 wanted = [each for each in self._partitions if each[0] == topic] or [(topic, partition)]
             level = (IsolationLevel.READ_COMMITTED if self._options.is_read_committed
                      else IsolationLevel.READ_UNCOMMITTED)

@@ -213,7 +213,7 @@ class FilePlace:
                 if options['pin'] == 'hardlink':
                     ranges = pin(ranges)
                 break
-            except (FileNotFoundError, SegmentChanged):  # a live broker; the slices stay the same
+            except (FileNotFoundError, SegmentChanged):  # a live broker has changed the files; the slices stay the same
                 self.refresh()
         else:
             raise DataLossError(f'files vanished {TRIES} times while the query was planned; is a topic being deleted?')

@@ -395,7 +395,7 @@ def _found_again(each: FileRange, files: PartitionFiles | None) -> Iterator[tupl
                 reached = following.base_offset if following else end
             return
         except FileNotFoundError:
-            files = None  # retry from `reached`: no batch is read twice
+            files = None  # list again, and continue at `reached`, so that no batch is read twice
     raise DataLossError(f'{each.path}: files vanished {TRIES} times while they were read; is the topic being deleted?')
 
 

@@ -340,7 +340,7 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
     latest = -1
     for entry_ms, relative_offset in whole_entries(TIME_ENTRY, times):
         if entry_ms <= latest:
-            break  # the zeros of a preallocated index
+            break  # a preallocated index ends with zeros
         latest = entry_ms
         if entry_ms < timestamp_ms:
             older = relative_offset

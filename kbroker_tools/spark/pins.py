@@ -77,4 +77,4 @@ def remove_expired(parent: Path, now_s: float | None = None) -> None:
             if directory.stat().st_mtime < oldest:
                 shutil.rmtree(directory)
         except OSError:
-            continue  # another query removed it, or this one may not
+            continue  # another query has removed it, or this query has no right to

@@ -95,7 +95,7 @@ class Assembler:
     def batch(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
         """Return an Arrow batch with `rows` rows from the columns of a ColumnDecoder."""
         arrays = [self._array(field, rows, columns) for field in self._fields]
-        if not arrays:  # a count over no column at all
+        if not arrays:  # a count of rows needs no column
             return self._pa.RecordBatch.from_struct_array(self._pa.array([{}] * rows, self._pa.struct([])))
         return self._pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

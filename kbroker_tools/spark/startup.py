@@ -145,7 +145,7 @@ def settings(conf: dict[str, str]) -> Iterator[tuple[str, str]]:
     try:
         arguments = shlex.split(os.environ.get('PYSPARK_SUBMIT_ARGS', ''))
     except ValueError:
-        arguments = []  # spark-submit reports them
+        arguments = []  # spark-submit reports wrong arguments
     files = [default_file()]
     flag = ''
     for argument in arguments:

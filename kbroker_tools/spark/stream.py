@@ -74,7 +74,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, '_place': None}  # a task needs only the options
+        return {**self.__dict__, '_place': None}  # not pickled: a task needs only the options
 
     # ---- offsets, on the driver
 

@@ -204,7 +204,7 @@ def transaction_history(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def _transaction(transactional_id: str, row: Any) -> Row:
-    if row is None:  # a tombstone: the id expired, or was removed by hand
+    if row is None:  # a tombstone: the id has expired or an operator has removed it
         return transactional_id, *[None] * 9
     return (transactional_id, row.state.title, row.producer_id, row.producer_epoch, row.timeout_ms,
             _time(row.start_timestamp_ms), _time(row.last_update_timestamp_ms),

@@ -27,8 +27,8 @@ cdef extern from '<unistd.h>' nogil:
 
 cdef enum:
     WINDOW_BYTES = 65536
-    LARGE_BATCH_BYTES = 4096    # copying this many bytes costs as much as a system call
-    AHEAD_BYTES = 4194304       # the kernel does not read ahead by itself for scattered reads of headers
+    LARGE_BATCH_BYTES = 4096    # copying this many bytes takes as long as a system call
+    AHEAD_BYTES = 4194304       # the kernel does not read ahead when only headers are read
 
 
 class UnsoundTail(Exception):
@@ -76,7 +76,7 @@ cdef class TailWalk:
     """
     cdef readonly int64_t next_offset
     cdef readonly int64_t replayed_to    # the offset after the last batch at or above `replay_from`, or -1
-    cdef readonly int64_t sound_bytes    # the end of the last valid batch in the last fed data
+    cdef readonly int64_t sound_bytes    # the end of the last valid batch in the data of the last `feed`
     cdef int64_t replay_from
     cdef object replay
 

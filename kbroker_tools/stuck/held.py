@@ -30,7 +30,7 @@ def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPar
         try:
             offsets = view.partition_offsets(topic, partition)
         except (KafkaError, CorruptLogError):
-            found.append((topic, partition))    # the gathering of its facts reports the error
+            found.append((topic, partition))    # when the partition's facts are gathered, the error is reported
             continue
         if offsets.last_stable_offset < offsets.high_watermark:
             found.append((topic, partition))

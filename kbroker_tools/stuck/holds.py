@@ -96,7 +96,7 @@ def show_holds(output: Output, holds: Holds) -> None:
     elif holds.records:
         output.line()
         output.line(f'share groups hold {words_for_count(holds.records, "record")} here:')
-        now_ms = time.time_ns() // 1_000_000    # by the clock of the broker, which runs on this machine
+        now_ms = time.time_ns() // 1_000_000    # the time of the broker, which runs on this machine
         output.table(COLUMNS, [_cells(held, now_ms) for held in holds.ranges])
         if holds.left_out:
             output.line(f'and {words_for_count(holds.left_out, "range")} more: ask for one partition or one group')

@@ -192,7 +192,7 @@ class _Checks:
         partition, place = self._history.writes.partition[number], self._everywhere[number]
         if place == NONE and not self._ends.everything[partition].is_complete:
             place = self._history.writes.offset[number]
-            if place < 0:       # not known: the record may lie behind what was read
+            if place < 0:       # unknown: the record may be after the last one that was read
                 return self._ends.committed[partition].is_complete
         return place < self._ends.committed[partition].end
 
@@ -206,7 +206,7 @@ class _Checks:
                 f'visible, and {self._words.record(first)} is not', (transaction,)), writes)
         if outcome == Outcome.COMMITTED:
             for number in missing:
-                if self._everywhere[number] != NONE:    # _check_writes reports those that are in no log
+                if self._everywhere[number] != NONE:    # _check_writes reports records that are in no log
                     self._found.add(Kind.LOST_WRITE, Evidence(
                         f'{self._words.record(number)} is in the log at offset {self._everywhere[number]}, but '
                         f'read_committed does not show it; {self._words.transaction(transaction)}',
@@ -227,7 +227,7 @@ class _Checks:
                     f'{self._words.time(fenced_at[producer])}', self._words.transactions_of(number), sent))
         for transaction, (producer, commit, outcome) in enumerate(
                 zip(transactions.producer, transactions.commit, transactions.outcome, strict=True)):
-            is_empty = transactions.writes[transaction] == 0    # its commit does not reach the broker
+            is_empty = transactions.writes[transaction] == 0    # clients send no request for an empty commit
             if (outcome == Outcome.COMMITTED and not is_empty and producer in fenced_at
                     and commit > fenced_at[producer]):
                 self._found.add(Kind.ZOMBIE, Evidence(
@@ -246,7 +246,7 @@ class _Checks:
         for numbers in instances.values():
             numbers.sort(key=lambda number: producers[number].begin)
             begins = [producers[number].begin for number in numbers]
-            earliest = [0] * len(numbers)       # for each instance: of it and all later ones
+            earliest = [0] * len(numbers)       # the first `ready` of an instance and all later instances
             for place in range(len(numbers) - 1, -1, -1):
                 ready = producers[numbers[place]].ready
                 earliest[place] = min(ready, earliest[place + 1]) if place + 1 < len(numbers) else ready

@@ -56,7 +56,7 @@ class _PollChecks:
     def _check_chunk(self, poll: Poll, chunk: Chunk, log: FinalLog, continues: bool) -> None:
         is_committed = log is self._ends.committed[chunk.partition]
         place = self._places.get((poll.reader, chunk.partition))
-        if place is None:       # a reader whose begin is not known may begin anywhere
+        if place is None:       # if no position was set, the reader may begin anywhere
             place = _Place(log.rank(chunk.offsets[0]), chunk.offsets[0])
             self._places[poll.reader, chunk.partition] = place
         begin, end = place.rank, place.rank + len(chunk.offsets)

@@ -136,7 +136,7 @@ def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> d
         except KafkaError as error:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
-            return {}       # some brokers return this error before the first commit
+            return {}       # some brokers return this error until a group has committed
     return {Place(*place): row.offset for place, row in found.items()}
 
 
@@ -378,7 +378,7 @@ class Run:
         of the run ends. Return {partition: (last stable offset, high watermark)}."""
         places: dict[TopicPartition, int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + self._plan.patience_s
-        if 'clock' in self._plan.nemesis:   # a transaction that began amid a jump times out that much later
+        if 'clock' in self._plan.nemesis:   # a clock jump can delay the timeout of a transaction by its length
             deadline += LONGEST_CLOCK_JUMP_S
         with Admin(self._plan.servers) as admin:
             while True:

@@ -59,7 +59,7 @@ class TaskTransactions:
         except KafkaError as error:
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
-            found = self._admin.list_transactions(state_filters, (), longer_than_ms)    # patterns came with 4.1
+            found = self._admin.list_transactions(state_filters, (), longer_than_ms)    # 4.0 has no patterns
         return [row.transactional_id for row in found if row.transactional_id.startswith(beginning)]
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1,

@@ -141,7 +141,7 @@ class _Planned(_Writer, ABC):
         failed, and not the original error of the commit.
         """
         if self.options.commit is Commit.DRIVER:
-            return      # as `protocol.abort` does, without a connection
+            return      # no connection is needed: `protocol.abort` would do nothing
         results = [staged for staged in _staged(messages) if staged is not None]
         plan = results[0].plan if results else self.plan
         what = f'{results[0].unit if results else "the last micro-batch or job"} of prefix {self.options.prefix!r}'
@@ -205,7 +205,7 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
     """The writer of `df.writeStream` with delivery=exactly_once. The unit is the micro-batch."""
 
     def is_owner(self, owner: str) -> bool:
-        return owner.startswith(QUERY)  # the plan of a micro-batch does not know its query
+        return owner.startswith(QUERY)  # when a micro-batch is planned, its query is not known
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()

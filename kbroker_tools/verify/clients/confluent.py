@@ -131,7 +131,7 @@ class ConfluentWriter:
             self._producer.purge()
             for _ in range(TRIES):
                 self._producer.poll(0)
-                if len(self._producer) == 0:    # a record without its report keeps the producer's threads alive
+                if len(self._producer) == 0:    # the producer's threads do not end before each record has its report
                     break
                 self._producer.poll(PURGE_POLL_S)
         if self._group is not None:
@@ -205,7 +205,7 @@ class ConfluentMember(_ConfluentReader):
     def metadata(self) -> object:
         with _failures():
             metadata = self._consumer.consumer_group_metadata()
-        if metadata == self._without_member:    # a broker would accept its offsets from any member, also a former one
+        if metadata == self._without_member:    # a commit with it would be accepted from a former member
             raise ClientFailure('the consumer has lost its place in the group')
         return metadata
 

@@ -196,7 +196,7 @@ class JavaMember(_JavaClient):
 
     def metadata(self) -> tuple[str, ...]:
         metadata = tuple(self._call('metadata'))
-        if metadata[1:] == NO_MEMBER:   # a broker would accept its offsets from any member, also a former one
+        if metadata[1:] == NO_MEMBER:   # a commit with it would be accepted from a former member
             raise ClientFailure('the consumer has lost its place in the group')
         return metadata
 
