@@ -85,7 +85,7 @@ class DirectoryView:
             self._root = os.path.dirname(path)
 
     def now_ms(self) -> int:
-        """Return the current time. Ages are thus counted up to now, even in a directory that no broker uses any
+        """Return the current time. Ages are therefore counted up to now, even in a directory that no broker uses any
         more."""
         return time.time_ns() // 1_000_000
 
@@ -344,7 +344,7 @@ class DirectoryView:
         return found
 
     def groups(self) -> list[str]:
-        """Return the ids of all groups: those with a row of their own, and those that have only committed offsets."""
+        """Return the ids of all groups. A group has a row that describes it, or only committed offsets."""
         return sorted(group_id for _, state in self._group_states(None) for group_id in state.group_ids())
 
     def group(self, group_id: str) -> GroupInfo | None:

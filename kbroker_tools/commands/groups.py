@@ -68,8 +68,8 @@ def main(as_json: bool, **options: Any) -> None:
     The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory too.
 
     LAG counts offsets, as in Kafka's tools. It therefore includes transaction markers and aborted records. With
-    --isolation-level read_committed, three more columns count records: those of RECORDS-LEFT can be read now, those of
-    HELD when the last stable offset moves, and those of UNDECIDED if their transactions commit. HELD-BY names the
+    --isolation-level read_committed, three more columns count records. RECORDS-LEFT can be read now, HELD can be read
+    when the last stable offset moves, and UNDECIDED can be read if their transactions commit. HELD-BY names the
     transaction that holds the last stable offset.
     """
     GROUPS.run(as_json, options)

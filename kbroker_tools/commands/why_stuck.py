@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kbroker_tools.stuck.holds import Holds
 
 MOST_IN_FULL = 50
-"""The most partitions that are all examined in full. If there are more partitions, only those that are held are
-examined."""
+"""Up to this number of partitions, all of them are examined. If there are more, only partitions whose last stable
+offset is held are examined."""
 
 
 @click.command('why-stuck', cls=Command, context_settings=SETTINGS)

@@ -109,7 +109,8 @@ class NoText:
 
 
 class RowText:
-    """A formatter of rows of `__consumer_offsets` and `__transaction_state`. Records of other topics are not shown.
+    """A formatter of one kind of rows in `__consumer_offsets` or `__transaction_state`. Records of other kinds are not
+    shown.
 
     Kafka's formatters print nothing between rows. This formatter prints each row on its own line.
     """

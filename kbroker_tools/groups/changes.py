@@ -125,8 +125,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
 
 def split_readable(view: Any, output: Output,
                    partitions: Collection[TopicPartition]) -> tuple[list[TopicPartition], set[TopicPartition]]:
-    """Return two collections: the partitions that can be read, and those that cannot. Report the unreadable ones on
-    stderr."""
+    """Return (readable partitions, unreadable partitions). Report the unreadable partitions on stderr."""
     unreadable = view.unreadable(partitions)
     note_unreadable(output, unreadable)
     return [at for at in partitions if at not in unreadable], set(unreadable)

@@ -1,5 +1,5 @@
-"""Lag as a number of records: those that a read_committed consumer has yet to receive. Markers and aborted records are
-not counted."""
+"""Lag as the number of records that a read_committed consumer has yet to receive. Markers and aborted records are not
+counted."""
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -99,8 +99,8 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def internal_topics(group: StreamsGroupInfo, options: dict[str, Any]) -> list[str]:
-    """Return the internal topics to delete: those that the options name, or all of the group. Raise ToolError if a
-    named topic is not an internal topic of the group."""
+    """Return the internal topics to delete. The options name them, or ask for all internal topics of the group. Raise
+    ToolError if a named topic is not an internal topic of the group."""
     known = {topic for part in group.subtopologies for topic in (*part.repartition_sources, *part.changelogs)
              if topic.startswith(f'{group.group_id}-') and INTERNAL.fullmatch(topic)}
     if options['delete_all_internal_topics']:

@@ -1,8 +1,8 @@
-"""The place for a cluster of any Kafka brokers, which is read over Kafka's protocol.
+"""The place for a Kafka cluster. It is read over Kafka's protocol, so the brokers need not be kbroker.
 
-Each task has its own connection. It requests the next bytes before it decodes the bytes that it has received. Some
-offsets have no records for the query: those of markers, aborted records and compacted records. A slice therefore ends
-at an offset, not at a record.
+Each task has its own connection. It requests the next bytes before it decodes the bytes that it has received. The
+offsets of markers, aborted records and compacted records have no row. A slice therefore ends at an offset, not at a
+record.
 """
 from __future__ import annotations
 

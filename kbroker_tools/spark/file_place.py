@@ -66,8 +66,9 @@ class FilePlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find new partitions, and the new ends of known partitions. Raise OptionError if a partition is found twice,
-        and OSError if a directory cannot be read."""
+        """Find new partitions, and the new ends of known partitions. Raise OptionError if a location is not a
+        directory, if there is no partition, or if a partition is found twice. Raise OSError if a directory cannot be
+        read."""
         self._directories: dict[TopicPartition, Storage] = {}
         self._checkpoints: dict[Storage, dict[str, dict[TopicPartition, int]]] = {}
         self._unclean: set[Storage] = set()

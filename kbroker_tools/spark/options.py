@@ -46,7 +46,7 @@ CLIENT_SETTINGS = frozenset((
     'bootstrap.servers', 'client.id', 'isolation.level', 'security.protocol', 'request.timeout.ms',
     'default.api.timeout.ms', 'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms',
     'fetch.max.bytes',
-    # Settings of the Java consumer that have no effect here.
+    # The following settings of the Java consumer are accepted but have no effect here.
     'allow.auto.create.topics', 'auto.commit.interval.ms', 'check.crcs', 'client.dns.lookup', 'client.rack',
     'connections.max.idle.ms', 'enable.metrics.push', 'exclude.internal.topics', 'fetch.max.wait.ms',
     'fetch.min.bytes', 'group.instance.id', 'group.protocol', 'group.remote.assignor', 'heartbeat.interval.ms',

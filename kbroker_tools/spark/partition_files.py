@@ -139,7 +139,7 @@ def _agreed_end(before: set[tuple[int, str]], now: set[tuple[int, str]]) -> int 
 
 @dataclass
 class PartitionState:
-    """The offsets of a partition, and its transactions as far as a reader needs them."""
+    """The offsets of a partition, and the transactions that a reader needs to know."""
 
     files: PartitionFiles
     log_start_offset: int
@@ -156,8 +156,8 @@ class PartitionState:
     producers: list[ActiveProducer] = field(default_factory=list)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
-        """Return the aborted transactions in [start_offset, end_offset). Transaction indexes show those whose markers
-        are below `walked_from`."""
+        """Return the aborted transactions in [start_offset, end_offset). If its marker is below `walked_from`, a
+        transaction comes from a transaction index."""
         found = []
         for segment, following in pairwise([*self.files.segments, None]):
             assert segment is not None

@@ -96,8 +96,8 @@ class Skipped:
 
 
 def keep_only(directory: Path, prefix: str, names: Iterable[str]) -> None:
-    """Delete the files whose names begin with the prefix, except those in `names`, which the new tasks will replace.
-    Raise OSError if that fails."""
+    """Delete the files whose names begin with the prefix. Keep the files in `names`, because the new tasks will replace
+    them. Raise OSError if that fails."""
     kept = {f'{name}.json' for name in names}
     for path in directory.glob(f'{prefix}*.json'):
         if path.name not in kept:

@@ -44,8 +44,8 @@ class Storage:
 
     @property
     def window_bytes(self) -> int:
-        """Return the size in bytes of one sequential read. On this machine, it fits the CPU cache. For another machine,
-        it is large enough for one request."""
+        """Return the size in bytes of one sequential read. On this machine, it fits the CPU cache. For storage on other
+        machines, it is so large that one request is worthwhile."""
         return 256 * 1024 if self.is_local else 8 * 1024 * 1024
 
     @property
@@ -100,8 +100,8 @@ class Storage:
         """Return the size and modification time of one file, exactly as `list` returns them. Return None if the file
         does not exist.
 
-        For another machine, the directory is listed, because object stores round the time of a single object to
-        seconds.
+        For storage on other machines, the directory is listed, because object stores round the time of a single object
+        to seconds.
         """
         if self.is_local:
             return _facts(partial(os.stat, os.path.join(self.location, name)))
@@ -139,7 +139,7 @@ def _found_facts(found: Any) -> FileFacts | None:
 
 
 class LocalFile:
-    """A local file. It has those methods of pyarrow's files that this package uses. It reads into one buffer."""
+    """A local file with the methods of pyarrow's files that this package uses. It reads into one buffer."""
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

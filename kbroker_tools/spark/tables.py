@@ -45,7 +45,7 @@ TASKS = 8
 More tasks would cost more time than they save, because most partitions are small.
 """
 BYTES_OF_A_TASK = 1024 * 1024
-"""The least number of bytes for which a task of its own is worthwhile, if a table is read from a coordinator's topic.
+"""The least number of bytes for which an additional task is worthwhile, if a table is read from a coordinator's topic.
 The rows of these topics are replayed one by one."""
 DELETE_HORIZON_BIT = 0x40
 

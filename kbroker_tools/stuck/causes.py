@@ -86,7 +86,7 @@ def _is_known(facts: Facts) -> bool:
 
 
 def _is_unseen(facts: Facts) -> bool:
-    """Return True if some rows of coordinators cannot be read. Such a row may show that a coordinator knows the
+    """Return True if some rows of coordinators cannot be read. An unreadable row may show that a coordinator knows the
     transaction and will end it."""
     return not _is_known(facts) and not facts.state_log.is_readable
 

@@ -54,8 +54,8 @@ class LogEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PastRow:
-    """A row of `__transaction_state` that is evidence. It has the producer id, or it follows such a row and has the
-    same transactional.id."""
+    """A row of `__transaction_state` that is evidence. It has the holder's producer id, or it follows a row with this
+    producer id and has the same transactional.id."""
 
     transactional_id: str
     state: str | None

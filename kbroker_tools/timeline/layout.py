@@ -44,7 +44,7 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A lane of the picture. It shows one transactional.id, one producer id without a known transactional.id, or all
-    producers that have no lane of their own."""
+    producers without a separate lane."""
 
     title: str
     detail: str

@@ -78,7 +78,7 @@ class Replay:
     lone_markers: list[Marker] = field(default_factory=list)
     """The markers without an open transaction.
 
-    The transaction of such a marker began before the first batch, wrote nothing to this partition, lost its records to
+    The marker's transaction began before the first batch, wrote nothing to this partition, lost its records to
     compaction, or already had a marker.
     """
     since_ms: int | None = None

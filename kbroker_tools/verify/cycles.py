@@ -5,7 +5,7 @@ of T1 in a partition. Kafka may order the records of concurrent transactions fre
 include a write dependency (G0, and G1c with both kinds). They are counted, but they are not anomalies.
 
 A cycle of read dependencies only (G1c) is an anomaly. It cannot occur with read_committed, because each transaction in
-the cycle would have to be committed before the others.
+the cycle would have to be committed before itself.
 """
 from __future__ import annotations
 

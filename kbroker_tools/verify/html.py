@@ -18,8 +18,8 @@ from kbroker_tools.verify.history import NONE, History
 from kbroker_tools.verify.lines import Outcome
 
 MOST_ROWS = 20_000
-"""The most transactions on the page. A browser is slow with more. The page shows the last transactions, and those that
-are evidence of anomalies."""
+"""The most transactions on the page. A browser is slow with more. The page shows the last transactions, and the
+transactions that are evidence of anomalies."""
 REST = 'all other producers'
 _ORDER = {Outcome.COMMITTED: 0, Outcome.ABORTED: 1, Outcome.UNKNOWN: 2}
 _WORDS = ('committed', 'aborted', 'end unknown')

@@ -44,7 +44,7 @@ READ_UNCOMMITTED = 'read_uncommitted'
 
 
 class Outcome(enum.IntEnum):
-    """The end of a transaction, as far as its client knows."""
+    """The end of a transaction, as its client knows it."""
 
     UNKNOWN = 0
     COMMITTED = 1

@@ -92,7 +92,7 @@ class Sharing:
         before the previous poll ended, but not before the poll before it ended."""
 
     def serve(self, choose: Callable[[], AcknowledgeType | None]) -> None:
-        """Poll for records, and settle those that were delivered. Raise ClientFailure if a call fails."""
+        """Poll for records, and settle the delivered records. Raise ClientFailure if a call fails."""
         reads = self._member.poll(POLL_S)
         if not reads:
             return

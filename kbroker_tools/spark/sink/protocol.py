@@ -80,7 +80,7 @@ def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
 def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wanted) -> Plan:
     """Fence older plans of the prefix, read the decisions, and end the transactions that the fenced plans left open.
 
-    The new plan has the decisions of those owners for which `is_owner` returns true. Raise SinkError if a newer plan
+    The new plan has the decisions of the owners for which `is_owner` returns true. Raise SinkError if a newer plan
     exists or if the broker lacks a wanted feature. Raise LostRowsError if a decided unit has lost rows.
     """
     store.check_topic()

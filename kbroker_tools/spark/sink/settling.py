@@ -53,8 +53,8 @@ ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
 
 
 class Settlement(NamedTuple):
-    """The transactions that were committed, those that were aborted, and those that a decision names although they had
-    been aborted before."""
+    """The transactions that were ended: `committed` and `aborted`. `lost` has transactions that a decision names
+    although they had been aborted before."""
 
     committed: tuple[Handle, ...] = ()
     aborted: tuple[Handle, ...] = ()
@@ -171,7 +171,7 @@ def _decided(decision: Decision | None) -> tuple[Handle, ...]:
 
 
 def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
-    """Commit those of these transactions that `last` names. Abort all others."""
+    """Commit the transactions in `found` that `last` names, and abort the remaining ones."""
     commits, aborts, others = _sorted_out(found, last)
     lost = store.end(commits, commit=True) if commits else []
     if aborts:

@@ -66,8 +66,8 @@ class RowsToTopics:
 class Task:
     """The work of a task attempt under a plan.
 
-    As a context manager, it aborts its transaction after an exception. If the transaction was ended by another process
-    because the plan can no longer decide, it raises LateError instead of the original error.
+    As a context manager, it aborts its transaction after an exception. If another process has ended the transaction
+    because the plan can no longer decide, LateError replaces the original exception.
     """
 
     def __init__(self, options: SinkOptions, plan: Plan, attempt: Attempt):

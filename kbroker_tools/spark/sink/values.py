@@ -197,7 +197,8 @@ class Staged:
     names a partition."""
     handle: Handle | None = None
     late: str = ''
-    """The reason why the plan can no longer decide, if the task was late. Such a task has written nothing."""
+    """If the task was late, the reason why its plan can no longer decide. A late task has written nothing. Otherwise
+    ''."""
 
     @property
     def is_skipped(self) -> bool:
@@ -260,16 +261,16 @@ class Store(Protocol):
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1,
                           also: Collection[Handle] = ()) -> list[OpenTransaction]:
-        """Return the open transactions whose ids begin with `beginning`. With `longer_than_ms`, return only those that
-        have been open for longer.
+        """Return the open transactions whose ids begin with `beginning`. With `longer_than_ms`, return only
+        transactions that have been open for longer than this time.
 
         The list of a broker can lack a transaction whose coordinator is moving to another broker. A transaction in
         `also` is therefore returned if it is open, even if the list lacks it.
         """
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
-        """Commit or abort transactions. Return those that the broker has already ended the other way, or no longer
-        knows."""
+        """Commit or abort transactions. Return the transactions that the broker has already ended the other way, or no
+        longer knows."""
 
     def aborted(self, handles: Collection[Handle]) -> list[Handle]:
         """Return the transactions in `handles` that were aborted. All of them must have ended."""

@@ -9,8 +9,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Producers and consumers of the Java client, for java.py. Each has a connection to this program: a line is a call with
- * its arguments. The answer is a line: "ok" or "failed", the acknowledged records as [number:offset,...], the result.
+ * Producers and consumers of the Java client, which java.py uses. Each of them has a connection to this program. A line
+ * from java.py is a call with its arguments. The line of the answer has three parts: "ok" or "failed", the acknowledged
+ * records as [number:offset,...], and the result of the call.
  */
 public final class JavaClients {
     private abstract static class Client {
@@ -21,7 +22,7 @@ public final class JavaClients {
 
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
-        System.setOut(System.err);      // for what loggers print
+        System.setOut(System.err);      // loggers print to standard error
         ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
         daemon(() -> {
             while (true) {
@@ -30,7 +31,7 @@ public final class JavaClients {
             }
         });
         out.println(listener.getLocalPort());
-        System.in.readAllBytes();       // ends with the program that started this one
+        System.in.readAllBytes();       // returns when the program that started this one ends
         System.exit(0);
     }
 

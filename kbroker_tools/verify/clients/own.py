@@ -198,7 +198,8 @@ class OwnSharer:
     def settle(self, outcomes: Mapping[At, AcknowledgeType]) -> tuple[list[At], list[At]]:
         """Send the outcomes of delivered records, and wait for the response.
 
-        Return two lists of records: those whose outcome the broker has confirmed, and those whose outcome is unknown.
+        Return two lists of records. The broker has confirmed the outcomes of the first, and the outcomes of the second
+        are unknown.
         """
         self._refused.clear()
         sent: list[At] = []
