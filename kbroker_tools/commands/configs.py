@@ -26,7 +26,7 @@ class EntityType(NamedTuple):
     title: str
     resource_type: int
     source: str | None
-    """None if every setting is set for one entity."""
+    """The source of settings that are set for one entity. None if the type has no other settings."""
 
 
 ENTITY_TYPES = {entity.word: entity for entity in (

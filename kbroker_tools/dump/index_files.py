@@ -3,8 +3,8 @@
 Entries of an `.index`, `.timeindex` or `.txnindex` and producers of a `.snapshot` are read one by one. The readers
 write nothing. (Kafka's tool truncates an `.index` that ends with half an entry.)
 
-A missing `.txnindex` is an error (for Kafka it is an empty one). The version of its entries is read as an int16 (Kafka
-reads one byte of it).
+A missing `.txnindex` is an error. (Kafka's tool treats it as an empty file.) The version of an entry in a `.txnindex`
+is read as an int16. (Kafka's tool reads only one byte of the version.)
 """
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ class IndexFile:
                                   f'positive nor a multiple of {self.layout.size}')
 
     def check_last(self, path: str, last: tuple[Any, ...]) -> None:
-        """Raise CorruptLogError if the last entry is before the start of the index. Each kind of index compares other
-        fields."""
+        """Raise CorruptLogError if the last entry has an offset or a timestamp below that of the start of the index.
+        Each kind of index has its own comparison."""
         raise NotImplementedError(f'{type(self).__name__} has no rule for its last entry')
 
     def _last(self) -> tuple[Any, ...]:

@@ -45,11 +45,11 @@ value.
 SAMPLE_BYTES = 256 * 1024
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
-"""The number of consecutive responses without a batch after which no record is left. This applies while the end of the
-slice is still in the broker's log."""
+"""After this many consecutive responses without a batch, no record of the slice is left. This is only certain if the
+broker's log still reaches to the end of the slice."""
 IDLE_ANSWERS = 20
-"""The number of consecutive responses without a batch after which the broker has lost records. This applies if its log
-now ends below the end of the slice."""
+"""After this many consecutive responses without a batch, the broker is assumed to have lost records. Its log then ends
+below the end of the slice."""
 
 
 Interval = tuple[int, int, int]

@@ -31,7 +31,7 @@ class Loss:
     first_offset: int | None
     lost_offsets: int
     what: str | None
-    """A description of the loss. In a row without a loss, this and other columns are None."""
+    """A description of the loss. A row without a loss has None here and in `first_offset`."""
 
 
 @dataclass

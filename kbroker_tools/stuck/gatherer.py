@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOOK_BACK_OFFSETS = 100_000
 """The number of offsets before the transaction that are searched for the producer's last marker."""
 LOOK_AHEAD_OFFSETS = 100_000
-"""The number of offsets of a transaction in which records are counted."""
+"""The most offsets over which the records of one transaction are counted."""
 ATTEMPTS, PAUSE_S = 50, 0.02
 """The number of attempts to read a partition without a change in between. All attempts together take longer than a
 flush."""
