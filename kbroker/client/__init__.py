@@ -1,6 +1,6 @@
-"""kbroker's client for Kafka's protocol: a producer, a consumer and an admin, for any broker that serves it.
-
-The names below are the public interface, and are loaded at their first use. The modules that define them are private.
+"""kbroker's client for Kafka's protocol: a producer, a consumer and an admin. They work with any broker that serves the
+protocol. The names below are the public interface, and each is loaded at its first use. The modules that define these
+names are private.
 """
 from typing import TYPE_CHECKING
 

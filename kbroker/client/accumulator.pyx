@@ -4,9 +4,10 @@
                                                                   ^                   |
                                                                   +--- put_back() ----+
 
-A partition rejects a batch whose first sequence does not follow its last one. So a batch gets its sequence numbers when
-it is first taken, and keeps them when it is sent again. While a batch is being retried, no other batch of its partition
-is in flight. The batches in flight after it were rejected, too, and are put back before the retry.
+A partition rejects a batch whose first sequence number does not follow the last sequence number of the partition. So a
+batch gets its sequence numbers when it is first taken, and a retry sends it with unchanged numbers. While a batch is
+being retried, no other batch of its partition is in flight. The later batches that were in flight have been rejected,
+too, and are put back before the retry.
 """
 from collections import deque
 
@@ -19,14 +20,14 @@ from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
 from kbroker.client.producer_id import ProducerIdAndEpoch
 
 SEQUENCES = 1 << 31
-"""The first sequence is 0, and so is the one after 2147483647."""
+"""The number of sequence numbers: the first is 0, and 2147483647 is followed by 0 again."""
 
 
 cdef class ProducerBatch:
     """A batch of one partition. `ordinal` is its position in the partition's queue.
 
-    `base_sequence` is None before the batch has numbers. `is_in_doubt` means that the answer to its last attempt was
-    lost, so it may have been written.
+    `base_sequence`, the sequence number of the first record, is None until the batch is numbered. `is_in_doubt` means
+    that the answer to its last attempt was lost, so the batch may have been written.
     """
 
     def __cinit__(self, int64_t created_ms, int64_t ordinal, PartitionBuffer buffer=None):
@@ -38,7 +39,7 @@ cdef class ProducerBatch:
 
     @property
     def contexts(self):
-        """The sender's context of each record; empty if no record has a context."""
+        """The context that `send` got for each record; empty if no record has a context."""
         return self.buffer.contexts
 
     @property
@@ -51,7 +52,9 @@ cdef class ProducerBatch:
 
     @property
     def reserved_bytes(self):
-        """The bytes of buffer.memory that the batch holds, which are the size of its records when they were queued."""
+        """The bytes of buffer.memory that the batch has reserved: the size that its records had when they were
+        queued.
+        """
         return self.buffer.records_bytes if self.reserved_bytes_of_half < 0 else self.reserved_bytes_of_half
 
     def number(self, producer, base_sequence):
@@ -59,13 +62,13 @@ cdef class ProducerBatch:
         self.base_sequence = base_sequence
 
     def encoded(self, bint transactional):
-        """Return the bytes of the closed batch."""
+        """Return the bytes of the closed batch, as Produce sends them."""
         producer_id, producer_epoch = self.producer
         return self.buffer.encoded(producer_id, producer_epoch, -1 if self.base_sequence is None else
                                    self.base_sequence, transactional)
 
     def halves(self, level):
-        """Split the batch in two halves with the same sequence numbers, for a topic that accepts only smaller batches.
+        """Return two halves of a batch that is too large for its topic. Each record keeps its sequence number.
         """
         cdef ProducerBatch part
         cdef list parts = []
@@ -75,7 +78,8 @@ cdef class ProducerBatch:
             part.attempts = self.attempts
             if self.base_sequence is not None:
                 part.number(self.producer, (self.base_sequence + start) % SEQUENCES)
-            # Deltas count from the first record, so the two halves can be smaller than the whole.
+            # Offsets and timestamps are stored as differences from the first record of a batch. So the two halves
+            # together can be smaller than the whole batch.
             part.reserved_bytes_of_half = left if start else min(left, part.buffer.records_bytes)
             left -= part.reserved_bytes_of_half
             start = part.buffer.records_count
@@ -84,7 +88,7 @@ cdef class ProducerBatch:
 
 
 cdef class PartitionQueue:
-    """The batches of one partition: the open batch, and those waiting or in flight.
+    """The batches of one partition: the open batch, the waiting batches and the batches in flight.
 
     `producer` is the producer whose sequence numbers are in use. A new producer's numbers start at 0.
     """
@@ -106,7 +110,7 @@ cdef class PartitionQueue:
         return self.open is None and not self.waiting and not self.in_flight
 
     def append(self, int64_t timestamp_ms, key, value, headers, context, Clock clock not None):
-        """Add a record to the open batch. Close a full batch before, and open another one.
+        """Add a record to the open batch. If the record does not fit, close the batch first, and open a new one.
 
         Return the size of the record in bytes.
         """
@@ -126,9 +130,9 @@ cdef class PartitionQueue:
 
     cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
                              Clock clock, Py_ssize_t *added_bytes) except -1:
-        """Add the rows in [first, end) to the open batch until it is full, and close it then.
+        """Add the rows in [first, end) to the open batch until the batch is full. Close a full batch.
 
-        Return how many were added.
+        Return the number of added rows.
         """
         cdef Py_ssize_t count, before
         if self.open is None:
@@ -153,9 +157,9 @@ cdef class PartitionQueue:
             self.open = None
 
     def due_ms(self, int64_t linger_ms):
-        """Return the time at which the next batch is due.
+        """Return the time at which the next batch may be sent, in ms of the monotonic clock.
 
-        0 means now, None means not before more records or answers arrive.
+        0 means now. None means that the queue waits for more records or for answers.
         """
         if self.waiting:
             first = self.waiting[0]
@@ -165,9 +169,9 @@ cdef class PartitionQueue:
         return None if self.open is None else self.open.created_ms + linger_ms
 
     def take(self, producer):
-        """Move the next waiting batch in flight. Number it if there is a producer id.
+        """Move the first waiting batch to the batches in flight, and return it. Number it if there is a producer id.
 
-        Raise IndexError if no batch waits.
+        Raise IndexError if no batch is waiting.
         """
         cdef ProducerBatch batch = self.waiting.popleft()
         if producer.is_valid and batch.base_sequence is None:
@@ -182,14 +186,16 @@ cdef class PartitionQueue:
         self.in_flight.remove(batch)
 
     def put_back(self, ProducerBatch batch, int64_t retry_at_ms):
-        """Queue a batch in flight to be sent again, before all batches that were appended after it."""
+        """Requeue a batch that was in flight, before all batches that were appended after it."""
         self.in_flight.remove(batch)
         batch.attempts += 1
         batch.retry_at_ms = retry_at_ms
         self.waiting.insert(self.place_of(batch), batch)
 
     def put_back_halves(self, ProducerBatch batch):
-        """Queue both halves of a batch that is too large, in its place."""
+        """Replace a batch in flight that is too large by its two halves, which wait at the batch's place in the
+        queue.
+        """
         cdef Py_ssize_t place = self.place_of(batch)
         self.in_flight.remove(batch)
         for part in reversed(batch.halves(self.compression_level)):
@@ -197,20 +203,20 @@ cdef class PartitionQueue:
             self.waiting.insert(place, part)
 
     cdef Py_ssize_t place_of(self, ProducerBatch batch) except -1:
-        """Return the place of a returning batch among the waiting ones: after returned batches that were appended
-        before it.
+        """Return the index at which to insert a requeued batch into `waiting`: after the requeued batches that are
+        older.
         """
         return sum(1 for waiting in self.waiting if waiting.attempts and waiting.ordinal < batch.ordinal)
 
     def is_first_unfinished(self, ProducerBatch batch):
-        """Return whether no earlier batch is in flight or will be sent again."""
+        """Return whether no older batch than this one is in flight or waiting for a retry."""
         return self.in_flight[0] is batch and not any(
             waiting.attempts and waiting.ordinal < batch.ordinal for waiting in self.waiting)
 
     def first_in_doubt(self):
-        """Return the first waiting batch that may have been written, or None.
+        """Return the first waiting batch for which it is unknown whether the broker has written it, or None.
 
-        Only a retry under the same numbers shows whether it was written.
+        Only a retry with the batch's unchanged sequence numbers shows whether it was written.
         """
         for batch in self.waiting:
             if batch.is_in_doubt:
@@ -223,7 +229,9 @@ cdef class PartitionQueue:
         self.waiting.appendleft(batch)
 
     def forget_numbers(self):
-        """Clear the numbers of waiting batches, which restart at 0 under a new epoch. No batch may be in flight."""
+        """Clear the sequence numbers of the waiting batches: a new producer epoch starts at 0. No batch may be in
+        flight.
+        """
         if self.in_flight:
             raise AssertionError(f'{len(self.in_flight)} batches of {self.topic}-{self.partition} are in flight')
         for batch in self.waiting:

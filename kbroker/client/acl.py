@@ -1,4 +1,4 @@
-"""ACLs by names, and their codes in requests."""
+"""ACLs in which names such as `topic` replace the codes of requests."""
 from __future__ import annotations
 
 from enum import IntEnum
@@ -9,11 +9,15 @@ from kbroker.security.acl_codes import AclFilter, Operation, PatternType, Permis
 
 
 class Acl(NamedTuple):
-    """An ACL, or a filter of ACLs, in which `any` and None match everything.
+    """An ACL, or a filter of ACLs. In a filter, `any` and None match everything.
 
-    The names are those of `kafka-acls`: the resource types topic, group, cluster, transactional_id, delegation_token
-    and user; the pattern types literal and prefixed, and in a filter match; operations such as read, write and all; the
-    permission types allow and deny. A code without a name remains a number.
+    The names are those of `kafka-acls`:
+    * resource types: topic, group, cluster, transactional_id, delegation_token, user
+    * pattern types: literal, prefixed, and match (only in a filter)
+    * operations: read, write, all and others
+    * permission types: allow, deny
+
+    A code without a name remains a number.
     """
 
     resource_type: str | int = 'any'
@@ -32,7 +36,7 @@ def codes_of(acl: Acl) -> AclFilter:
 
 
 def named(resource_type: int, resource_name: str, pattern_type: int, row: Any) -> Acl:
-    """Return an ACL from an answer, with names instead of codes."""
+    """Return the ACL of a row of DescribeAcls or DeleteAcls, with names instead of codes."""
     return Acl(_name(ResourceType, resource_type), resource_name, _name(PatternType, pattern_type), row.principal,
                row.host, _name(Operation, row.operation), _name(Permission, row.permission_type))
 

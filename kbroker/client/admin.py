@@ -1,8 +1,8 @@
 """Kafka's Admin operations on a cluster.
 
-An operation on several topics, partitions or other objects returns a dict by object. If each may fail separately, a
-value is the result of one (None if it has no result), or its KafkaError. Transient errors (a leader that moved, a
-coordinator that is loading) are retried; all others are raised.
+An operation on several topics, partitions or other objects returns a dict from each object to its result. If an object
+can fail separately, its value is a KafkaError; if it succeeds without a result, None. Transient errors (a leader that
+moved, a coordinator that is loading) are retried; all other errors are raised.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from kbroker.protocol import messages
 
 Described = TypeVar('Described')
 
-# Special timestamps of ListOffsets, and the version of the request that introduced each.
+# The special timestamps of ListOffsets. SPECIAL_SINCE has the request version that introduced a timestamp.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -88,7 +88,7 @@ class AlterOp(IntEnum):
 
 class ListedOffset(NamedTuple):
     offset: int
-    """The offset of the record; -1 if no record matches."""
+    """The offset of the record that was found; -1 if no record was found."""
     timestamp_ms: int
     leader_epoch: int
 
@@ -100,7 +100,10 @@ class OffsetAndMetadata(NamedTuple):
 
 
 def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets to commit, given as objects or numbers. Raise TypeError for other types, ValueError below 0."""
+    """Return the offsets to commit as OffsetAndMetadata.
+
+    Raise TypeError for an offset of another type than integer or OffsetAndMetadata, ValueError for one below 0.
+    """
     found = {}
     for at, given in by_partition(offsets, 'offset').items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
@@ -112,9 +115,8 @@ def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dic
 
 
 class NewTopic(NamedTuple):
-    """A topic to create.
-
-    With -1 the broker chooses a number. `assignments` (brokers by partition) replaces both numbers.
+    """A topic to create. -1 lets the broker choose the number. `assignments` maps each partition to its brokers, and
+    replaces both numbers.
     """
 
     name: str
@@ -138,17 +140,21 @@ class ScramCredentialUpsertion(NamedTuple):
 
 
 class Admin(AdminRequests):
-    """Kafka's Admin API. Its methods raise KafkaError for errors of brokers, ClientError for network failures.
+    """Kafka's Admin API. The methods raise KafkaError for an error that a broker returns, ClientError for a network
+    failure.
 
-    `servers` is the value of bootstrap.servers, or a cluster that several clients share. `settings` and `options` are
-    settings under Kafka's names, as those of a Producer. An Admin belongs to one thread and one process.
+    `servers` is the value of bootstrap.servers, or a cluster that several clients share. `settings` has settings under
+    Kafka's names (`{'client.id': 'c'}`), `options` with underscores (`client_id='c'`). Only one thread of one process
+    may use an Admin.
     """
 
     # ---- topics
 
     def create_topics(self, topics: Iterable[NewTopic] | Mapping[str, int],
                       validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Create topics. A mapping gives the number of partitions of each. For -1 the broker chooses it."""
+        """Create topics, given as NewTopics or as {topic: number of partitions}. For -1 the broker chooses the
+        number.
+        """
         request = messages.CreateTopicsRequest
         if isinstance(topics, Mapping):
             topics = [NewTopic(name, partitions) for name, partitions in topics.items()]
@@ -175,9 +181,10 @@ class Admin(AdminRequests):
     def create_partitions(self, counts: Mapping[str, int],
                           assignments: Mapping[str, Collection[Collection[int]]] | None = None,
                           validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Increase topics to these numbers of partitions. `assignments` has the brokers of each new partition.
+        """Increase each topic to the number of partitions in `counts`.
 
-        Raise TypeError if `counts` is not a mapping from topics to numbers.
+        `assignments` maps a topic to the broker ids of each of its new partitions. Raise TypeError if `counts` is not a
+        mapping from topics to numbers.
         """
         request = messages.CreatePartitionsRequest
         if not isinstance(counts, Mapping):
@@ -193,7 +200,10 @@ class Admin(AdminRequests):
         return {row.name: error_in(row, f'topic {row.name}') for row in answer.results}
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
-        """Delete the records before these offsets. -1 means the high watermark. Return the new log start offsets."""
+        """Delete the records of each partition before the given offset. -1 means the high watermark.
+
+        Return the new log start offset of each partition.
+        """
         request = messages.DeleteRecordsRequest
         offsets = {at: number_of(offset, f'the offset of {words_of(at)}')
                    for at, offset in by_partition(offsets, 'offset').items()}
@@ -211,10 +221,11 @@ class Admin(AdminRequests):
     # ---- configurations
 
     def describe_config(self, kind: str, name: str) -> dict[str, str | None]:
-        """Return the settings of a topic, broker or group by name. The value of a secret is None.
+        """Return {setting: value} of a topic, broker or group. The value of a secret is None.
 
-        The name of a broker is its id. The name '' means the dynamic settings of all brokers. Raise the KafkaError of
-        the resource, ValueError for an unknown `kind`.
+        `kind` is the type of the resource, such as `topic`. The name of a broker is its id. The broker name '' selects
+        the dynamic settings that apply to all brokers. Raise KafkaError if the broker returns an error, ValueError for
+        an unknown `kind`.
         """
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         found = self.describe_configs([resource])[resource]
@@ -225,7 +236,7 @@ class Admin(AdminRequests):
     def alter_config(self, kind: str, name: str, changes: Mapping[str, object], validate_only: bool = False) -> None:
         """Change settings of a topic, broker or group. The value None resets a setting to its default.
 
-        Raise the KafkaError of the resource, ValueError for an unknown `kind`.
+        Raise KafkaError if the broker returns an error, ValueError for an unknown `kind`.
         """
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         operations = [(setting, AlterOp.DELETE, None) if value is None else (setting, AlterOp.SET, as_text(value))
@@ -251,7 +262,7 @@ class Admin(AdminRequests):
 
     def incremental_alter_configs(self, changes: Mapping[Resource, Iterable[tuple[str, AlterOp, str | None]]],
                                   validate_only: bool = False) -> dict[Resource, KafkaError | None]:
-        """Change single settings: (name, operation, value) for each resource (KIP-339)."""
+        """Apply changes (setting, operation, value) to each resource, and keep its other settings (KIP-339)."""
         request = messages.IncrementalAlterConfigsRequest
         found: dict[Resource, KafkaError | None] = {}
         for resource, operations in changes.items():
@@ -265,10 +276,11 @@ class Admin(AdminRequests):
 
     def describe_client_quotas(self, components: Iterable[tuple[str, str | None, bool]] = (),
                                strict: bool = False) -> dict[tuple[tuple[str, str | None], ...], dict[str, float]]:
-        """Return quotas by entity (KIP-546). An entity is pairs of types and names; the name None means the default.
+        """Return {entity: {quota: value}} (KIP-546). An entity is a tuple of (type, name); the name None means the
+        default.
 
-        A component is (type, name, any). It selects entities with this name of the type, or with any name of it.
-        `strict` excludes entities of further types.
+        A component (type, name, any) selects the entities whose part of this type has this name, or any name if `any`
+        is true. `strict` excludes entities with parts of types that no component has.
         """
         request = messages.DescribeClientQuotasRequest
         rows = [request.ComponentData(entity_type=kind, match_type=2 if is_any else int(name is None), match=name)
@@ -280,7 +292,7 @@ class Admin(AdminRequests):
 
     def alter_client_quotas(self, entity: Iterable[tuple[str, str | None]],
                             changes: Mapping[str, float | None]) -> KafkaError | None:
-        """Set quotas of one entity, and remove the quotas whose value is None."""
+        """Set the quotas of one entity in `changes`. Remove a quota whose value is None."""
         request = messages.AlterClientQuotasRequest
         row = request.EntryData(
             entity=[request.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
@@ -290,7 +302,7 @@ class Admin(AdminRequests):
 
     def describe_scram_credentials(
             self, users: Iterable[str] | None = None) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
-        """Return the credentials of these users, or of all, without secrets (KIP-554)."""
+        """Return the credentials of the given users, or of all users, without their secrets (KIP-554)."""
         request = messages.DescribeUserScramCredentialsRequest
         rows = None if users is None else [request.UserName(name=name) for name in names_of(users, 'user')]
         answer = self._ask_controller(request(users=rows), 'describing SCRAM credentials')
@@ -301,9 +313,9 @@ class Admin(AdminRequests):
 
     def alter_scram_credentials(self, user: str, deletions: Iterable[str] = (),
                                 upsertions: Iterable[ScramCredentialUpsertion] = ()) -> KafkaError | None:
-        """Delete the credentials of these mechanisms, and store `upsertions`.
+        """Delete the user's credentials for the mechanisms in `deletions`, and store `upsertions`.
 
-        A mechanism may occur only once per request.
+        Each mechanism may occur only once in both together.
         """
         request = messages.AlterUserScramCredentialsRequest
         answer = self._ask_controller(request(
@@ -315,7 +327,9 @@ class Admin(AdminRequests):
         return error_in(only_one(answer.results, f'user {user}'), f'user {user}')
 
     def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
-        """Return (type, name) of each resource with configs. Brokers before 4.1 list only client metrics."""
+        """Return (type, name) of each resource that has configs. Brokers older than Kafka 4.1 list only client
+        metrics.
+        """
         request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
         least = 1 if set(resource_types) - {ResourceType.CLIENT_METRICS} else 0
         answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
@@ -323,7 +337,7 @@ class Admin(AdminRequests):
         return [(row.resource_type, row.resource_name) for row in answer.config_resources]
 
     def list_log_directories(self) -> list[str]:
-        """Return the paths of the log directories of all brokers. They are paths on the brokers' machines."""
+        """Return the paths of the log directories of all brokers, as the brokers' machines name them."""
         found = []
         for node_id, answer in self._ask_all(messages.DescribeLogDirsRequest(topics=[]), 'listing directories', 1):
             check(answer.error_code, f'listing directories of broker {node_id}')
@@ -369,14 +383,15 @@ class Admin(AdminRequests):
                                      for acl in result.matching_acls)
         return list(deleted)
 
-    # ---- offsets and producers of partitions
+    # ---- offsets and producers
 
     def list_offsets(
             self, times: Mapping[TopicPartition, int | str],
             isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[TopicPartition, ListedOffset]:
-        """Return the first offset at or after a time in ms, or the offset of `earliest`, `latest` or `max_timestamp`.
+        """Return an offset for each partition, with the timestamp and the leader epoch of its record.
 
-        `latest` is the high watermark, or with READ_COMMITTED the last stable offset.
+        A time is a timestamp in ms, which selects the first record at or after it, or `earliest`, `latest` or
+        `max_timestamp`. `latest` is the high watermark; with READ_COMMITTED, the last stable offset.
         """
         timestamps = {at: _timestamp_of(time) for at, time in by_partition(times, 'time').items()}
         request = messages.ListOffsetsRequest
@@ -399,7 +414,7 @@ class Admin(AdminRequests):
 
     def describe_producers(self, partitions: Collection[TopicPartition],
                            broker_id: int | None = None) -> dict[TopicPartition, list[ProducerInfo]]:
-        """Return the producers of each partition, from its leader or from the replica on `broker_id`."""
+        """Return the active producers of each partition, reported by its leader, or by the replica on `broker_id`."""
         request = messages.DescribeProducersRequest
 
         def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
@@ -417,7 +432,7 @@ class Admin(AdminRequests):
     def list_transactions(self, state_filters: Collection[str] = (), producer_id_filters: Collection[int] = (),
                           duration_filter_ms: int = -1,
                           transactional_id_pattern: str | None = None) -> list[TransactionListing]:
-        """Return the transactional ids of all brokers, ordered by the ids of the brokers.
+        """Return the transactional ids of all brokers, sorted by broker id.
 
         Raise KafkaError(INVALID_REQUEST) if a broker does not know one of `state_filters`.
         """
@@ -456,7 +471,7 @@ class Admin(AdminRequests):
 
     def abort_transaction(self, topic: str, partition: int, producer_id: int, producer_epoch: int,
                           coordinator_epoch: int) -> None:
-        """Write an abort marker to one partition, bypassing the coordinator (WriteTxnMarkers, KIP-664)."""
+        """Write an abort marker to one partition without its transaction coordinator (WriteTxnMarkers, KIP-664)."""
         request = messages.WriteTxnMarkersRequest
         marker = request.WritableTxnMarker(
             producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
@@ -472,9 +487,10 @@ class Admin(AdminRequests):
                                                  f'{topic}-{partition}')
 
     def fence_producers(self, transactional_ids: Collection[str]) -> dict[str, Any]:
-        """Abort the open transactions of these ids and fence their producers (InitProducerId without a producer id).
+        """Abort the open transactions of the transactional ids, and fence their producers by InitProducerId.
 
-        Return (producer id, producer epoch) or KafkaError by transactional.id. The command `force-terminate` uses this.
+        Return (producer id, producer epoch) or a KafkaError for each transactional.id. The command `force-terminate`
+        calls this.
         """
         found: dict[str, Any] = {}
         for transactional_id in names_of(transactional_ids, 'transactional.id'):
@@ -493,7 +509,9 @@ class Admin(AdminRequests):
     # ---- groups
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """Return the groups of all brokers."""
+        """Return the groups of all brokers that have one of `states` and one of `types`. An empty collection selects
+        all.
+        """
         request = messages.ListGroupsRequest(states_filter=names_of(states, 'state'),
                                              types_filter=names_of(types, 'type'))
         least = 5 if types else 4 if states else 0
@@ -504,7 +522,9 @@ class Admin(AdminRequests):
         return found
 
     def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
-        """Describe groups of the classic protocol. A missing group is Dead, or since Kafka 4.0 a KafkaError."""
+        """Describe groups of the classic protocol. Brokers before Kafka 4.0 return a missing group in the state Dead;
+        later brokers return a KafkaError for it.
+        """
         return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids, classic_group_of)
 
     def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
@@ -520,7 +540,7 @@ class Admin(AdminRequests):
         return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
 
     def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
-        """Return the start offset of each partition for which the share group has one."""
+        """Return the start offset of each partition that has one in the share group."""
         request = messages.DescribeShareGroupOffsetsRequest
         what = f'offsets of group {group_id!r}'
 
@@ -540,7 +560,7 @@ class Admin(AdminRequests):
 
     def alter_share_group_offsets(self, group_id: str,
                                   offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, KafkaError | None]:
-        """Let a share group without members begin at these offsets. Create the group if it does not exist."""
+        """Set the start offsets of a share group without members. Create the group if it does not exist."""
         request = messages.AlterShareGroupOffsetsRequest
         rows = [request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[
             request.AlterShareGroupOffsetsRequestPartition(partition_index=partition,
@@ -552,7 +572,7 @@ class Admin(AdminRequests):
                 for topic in answer.responses for row in topic.partitions}
 
     def delete_share_group_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, KafkaError | None]:
-        """Delete the offsets of a share group without members in these topics."""
+        """Delete the start offsets that a share group has in the given topics. The group must not have members."""
         request = messages.DeleteShareGroupOffsetsRequest
         rows = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names_of(topics, 'topic')]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
@@ -605,7 +625,7 @@ class Admin(AdminRequests):
     def alter_group_offsets(
             self, group_id: str,
             offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, KafkaError | None]:
-        """Commit offsets for a group without members."""
+        """Commit offsets for a group that has no members."""
         wanted = as_offsets(offsets)
         request = messages.OffsetCommitRequest
         rows = [request.OffsetCommitRequestTopic(name=topic, partitions=[

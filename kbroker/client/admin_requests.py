@@ -1,4 +1,4 @@
-"""The requests of an Admin. Each is sent to the broker that can answer it, and retried after transient errors."""
+"""Sends each request of an Admin to the broker that can answer it, and retries after transient errors."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ResourceType(IntEnum):
-    """Kafka's types of resources with configs."""
+    """Kafka's codes for the types of resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -32,16 +32,18 @@ class ResourceType(IntEnum):
 
 
 Resource = tuple[ResourceType, str]
-"""The type and the name of a resource. The name of a broker is its id, and '' means the default of all brokers."""
+"""The type and the name of a resource. A broker's name is its id; '' selects the defaults of all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """The settings of an Admin. It has none but those of its connections."""
+    """The settings of an Admin: none, because an Admin has only the settings of its connections."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> AdminSettings:
-        """Return the settings. Ignore the properties, which are for other clients of the same cluster."""
+        """Return the settings. Ignore `properties`, which has settings of other clients, such as those of a
+        producer.
+        """
         return cls()
 
     @classmethod
@@ -50,7 +52,7 @@ class AdminSettings:
 
 
 class AdminRequests:
-    """The connections of an Admin, and the routes of its requests."""
+    """The base class of Admin: owns the connections, and sends each request to the broker that can answer it."""
 
     def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
                  **options: Unpack[ConnectionOptions]):
@@ -66,9 +68,9 @@ class AdminRequests:
 
     @property
     def cluster(self) -> Cluster:
-        """The connections.
+        """Return the cluster with its connections.
 
-        Reading it raises RuntimeError if another thread uses them, after a fork, and after `close`.
+        Raise RuntimeError in another thread than the one that used them first, in a forked process, and after `close`.
         """
         if self._use is not None:
             self._use.check()
@@ -105,7 +107,9 @@ class AdminRequests:
         return self._retrying(ask, what)
 
     def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
-        """Ask a broker about its own settings, and any broker about any other resource."""
+        """Send a request about one broker's settings to that broker, a request about any other resource to any
+        broker.
+        """
         kind, name = resource
         is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
         return self._retrying(
@@ -122,7 +126,7 @@ class AdminRequests:
         return self._retrying(ask, f'{what} of group {group_id!r}')
 
     def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
-        """Return the answer of each broker of the cluster, by id."""
+        """Send the request to all brokers. Return (broker id, answer) for each, sorted by id."""
         if not self.cluster.nodes:
             self._retrying(lambda: self.cluster.refresh(()), what)
 
@@ -135,7 +139,10 @@ class AdminRequests:
 
     def _ask_leaders(self, partitions: Iterable[TopicPartition], ask: Any, what: str,
                      broker_id: int | None = None) -> dict[TopicPartition, Any]:
-        """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
+        """Call `ask(connection, {topic: partitions})` for each leader, and return one row for each partition.
+
+        With `broker_id`, only this broker is asked.
+        """
         partitions = partitions_of(partitions)
 
         def run() -> dict[TopicPartition, Any]:
@@ -181,7 +188,7 @@ def error_in(row: Any, what: str) -> KafkaError | None:
 
 
 def raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
-    """Raise the error of the row if it is one that `retrying` retries."""
+    """Raise the error of the row if `retrying` retries it, or if its code is in `also`."""
     code = getattr(row, 'error_code', 0)
     if code in RETRIED or code in also:
         raise error_of(code, what, getattr(row, 'error_message', None))

@@ -1,4 +1,4 @@
-"""Checks of arguments. Without them, a mistake would be noticed late or never."""
+"""Checks of the arguments that a program gives to a client. They report a mistake at the call that makes it."""
 from __future__ import annotations
 
 import operator
@@ -13,7 +13,9 @@ MOST_MS = 2**31 - 1
 
 
 def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
-    """Return a collection as a list. Raise TypeError for a single string, and for an element of another type."""
+    """Return a collection as a list. Raise TypeError for a single string, and for an element that is not of type
+    `kind`.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f'found {given!r:.100} as {what}s, expected a list or another collection of {kind.__name__}')
     elements = list(given)
@@ -24,17 +26,19 @@ def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
 
 
 def names_of(given: Iterable[str], what: str) -> list[str]:
-    """Return names as a list. Raise the errors of `list_of`, because the letters of a single string are no names."""
+    """Return names as a list. Raise TypeError for a single string, whose letters are no names, and for other elements
+    than strings.
+    """
     return list_of(given, what, str)
 
 
 def topics_of(given: Iterable[str]) -> frozenset[str]:
-    """Return the topics of a subscription, which may be a single name. Raise TypeError if a name is not a string."""
+    """Return the topics of a subscription, given as one name or several. Raise TypeError if a name is not a string."""
     return frozenset([given] if isinstance(given, str) else names_of(given, 'topic'))
 
 
 def partition_of(given: object) -> tuple[str, int]:
-    """Return a partition, a pair of a topic and a number. Raise TypeError for any other object."""
+    """Return a partition as (topic, number). Raise TypeError if the argument is not a topic and an integer."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError(f'found {given!r:.100} as a partition, expected a pair of a topic and a number')
     topic, partition = given
@@ -53,14 +57,14 @@ def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def by_partition(given: Mapping[tuple[str, int], T], what: str) -> dict[tuple[str, int], T]:
-    """Return a mapping by partition. `what` names its values. Raise TypeError if a key is not a partition."""
+    """Return the mapping as a dict. `what` names its values in errors. Raise TypeError if a key is not a partition."""
     if not isinstance(given, Mapping):
         raise TypeError(f'found {type(given).__name__} as {what}s, expected a dict from partitions to {what}s')
     return {partition_of(at): value for at, value in given.items()}
 
 
 def number_of(given: object, what: str) -> int:
-    """Return an integer. Raise TypeError for a text, a float and a truth value."""
+    """Return the argument as an int. Raise TypeError if it is not an integer; True and False are none."""
     if isinstance(given, bool) or not hasattr(given, '__index__'):
         raise TypeError(f'found {type(given).__name__} as {what}, expected int')
     return operator.index(given)
@@ -78,7 +82,10 @@ def milliseconds_of(given: object, what: str) -> int:
 
 
 def check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:
-    """Raise ValueError unless there are topics, a regex, or a pattern alone, TypeError for a bad type of a pattern."""
+    """Check that a subscription has topics, a regex or both, or only a pattern.
+
+    Raise ValueError otherwise, TypeError for a pattern that is neither a string nor an re.Pattern.
+    """
     if pattern is not None and not isinstance(pattern, str | re.Pattern):
         raise TypeError(f'found {type(pattern).__name__} as pattern, expected str or re.Pattern')
     if pattern is not None and (topics or regex is not None):

@@ -1,6 +1,7 @@
-"""Kafka's assignor `range`, and the bytes that members and leader exchange (classic protocol).
+"""Kafka's assignor `range`, and the encoding of subscriptions and assignments in the classic protocol.
 
-Subscription and assignment are opaque to the broker: a version (int16), then the message in that version.
+Members exchange subscriptions and assignments with their leader as bytes that the broker does not read: a version
+(int16), and the message in that version.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ GENERATION_BYTES = 4
 class Member(NamedTuple):
     """A member of a group.
 
-    A member with an `instance_id` (group.instance.id, KIP-345) keeps its place across restarts.
+    A member with an `instance_id` (group.instance.id, KIP-345) keeps its membership across restarts.
     """
 
     member_id: str
@@ -32,14 +33,15 @@ class Member(NamedTuple):
     topics: frozenset[str]
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    """The generation that assigned the partitions in `owned`."""
+    """The generation that assigned the partitions in `owned`; -1 if it is unknown."""
 
 
 def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
-    """Assign to each subscriber a run of adjacent partitions of each topic. The first subscribers may get one more.
+    """Return {member id: partitions}. Each subscriber of a topic gets a range of adjacent partitions.
 
-    Return the partitions by member id. The members are sorted: first static members by instance id, then the remaining
-    members by member id. Topics that do not exist (missing in `partition_counts`) are skipped.
+    The ranges of the first subscribers may be one partition longer. The members are sorted: first the static members by
+    instance id, then the dynamic members by member id. A topic that is missing in `partition_counts` does not exist and
+    is skipped.
     """
     ordered = sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
     assignment: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
@@ -57,7 +59,7 @@ def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]
 def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1) -> bytes:
     """Encode the subscription that a member sends in JoinGroup.
 
-    A generation of 0 or more is that of the claims in `owned`.
+    `generation` is the generation that assigned the partitions in `owned`; a negative one is omitted.
     """
     structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
                for topic, partitions in by_topic(owned).items()]
@@ -75,7 +77,10 @@ def decode_subscription(data: bytes) -> frozenset[str]:
 
 
 def decode_member(member_id: str, instance_id: str | None, data: bytes) -> Member:
-    """Return a member with the content of its subscription. Raise the errors of `decode_subscription`."""
+    """Return the member that an encoded subscription describes.
+
+    Raise KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are no subscription.
+    """
     message = _decode_subscription(data)
     owned = frozenset((struct.topic, index) for struct in message.owned_partitions for index in struct.partitions)
     generation = message.generation_id
@@ -85,7 +90,7 @@ def decode_member(member_id: str, instance_id: str | None, data: bytes) -> Membe
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return the encoded assignment that the leader sends to a member by SyncGroup."""
+    """Encode the assignment of one member, which the leader sends in SyncGroup."""
     structs = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
                for topic, indexes in by_topic(partitions).items()]
     message = ConsumerProtocolAssignment(assigned_partitions=structs)

@@ -1,10 +1,10 @@
 """A thread for the heartbeats of a group member whose program does not poll.
 
 The thread also continues a join, so that the group does not wait for a busy program. The thread uses only the member
-and the member's own cluster: no fetcher, no position, no other connection. Both threads use the member only under
-`lock`. `poll` sends heartbeats when they are due, and the thread sends late ones. While the thread awaits an answer,
-`poll` returns records without using the member, but a commit waits for the thread. A consumer that does not poll for
-max.poll.interval.ms leaves its group.
+and the member's own connections. It never uses the fetcher or the positions of the consumer. The thread and the program
+use the member only under `lock`. `poll` sends heartbeats when they are due, and the thread sends those that `poll` has
+not sent in time. While the thread awaits an answer, `poll` returns records without using the member, but a commit waits
+for the thread. A consumer that does not poll for max.poll.interval.ms leaves its group.
 """
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kbroker.client.group_member import GroupMember
 from kbroker.client.time_limit import OutOfTime, TimeLimit
 
 LATE_MS = 500
-"""The delay after which the thread sends a due heartbeat. A consumer that polls sends it before."""
+"""The time for which a heartbeat is overdue when the thread sends it. A program that polls has sent it by then."""
 IDLE_MS = 1000
-"""The interval at which the thread checks a member that sends no heartbeats."""
+"""The interval at which the thread checks whether a member without heartbeats needs them again."""
 END_MS = 5000
-"""The longest wait of `stop` for a thread that no longer uses the member.
+"""The longest time for which `stop` waits for the end of a thread that no longer uses the member.
 
-The thread ends at once, unless the machine is busy.
+On a machine that is not busy, the thread ends immediately.
 """
 
 
 class BackgroundHeartbeats:
-    """The thread of one member. It ends after `stop`, or when its consumer has been freed."""
+    """The heartbeat thread of one member. The thread ends after `stop`, or when its consumer has been freed."""
 
     def __init__(self, member: GroupMember, max_poll_interval_ms: int, clock: Clock):
         self.lock = threading.RLock()
@@ -38,9 +38,9 @@ class BackgroundHeartbeats:
         self._clock = clock
         self._polled_ms = 0
         self._failure: Exception | None = None
-        """The error for the next poll.
+        """The error that the next poll raises.
 
-        The thread sets it only while it is None, and the consumer clears it only while it is not.
+        The thread sets it only while it is None; the consumer clears it only while it is not None.
         """
         self._stopped = threading.Event()
         self._is_free = threading.Event()
@@ -49,9 +49,7 @@ class BackgroundHeartbeats:
         self._thread: threading.Thread | None = None
 
     def note_poll(self) -> None:
-        """Restart max.poll.interval.ms.
-
-        Raise the error with which the thread's work for the member ended, if there is one.
+        """Restart the time that max.poll.interval.ms limits. If the thread has failed, raise its error.
         """
         self._polled_ms = self._clock.monotonic_ms()
         if self._failure is not None:
@@ -60,9 +58,10 @@ class BackgroundHeartbeats:
 
     @contextmanager
     def using_member(self, limit: TimeLimit, limit_ms: int) -> Iterator[GroupMember]:
-        """Use the member while the thread does not, for at most `limit_ms`, and within `limit`, the consumer's limit.
+        """Reserve the member for the calling thread within the block.
 
-        When the time is over, raise OutOfTime, or ClientError if no call with a time-out is in progress.
+        All calls in the block together take at most `limit_ms`, and end with `limit`, the consumer's time limit. Raise
+        OutOfTime at the end of this time, or ClientError if no call with a time-out is in progress.
         """
         with limit.call(limit_ms):
             if not self.lock.acquire(timeout=limit.left_ms(limit_ms) / 1000):
@@ -74,26 +73,26 @@ class BackgroundHeartbeats:
                 self.lock.release()
 
     def note_join(self) -> None:
-        """Restart max.poll.interval.ms, because a join may have waited long for other members."""
+        """Restart the time that max.poll.interval.ms limits, because a join may have waited long for other members."""
         self._polled_ms = self._clock.monotonic_ms()
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
         if self._thread is None:
-            # The thread keeps only a weak reference to this object. So it ends when the consumer is dropped.
+            # The thread keeps only a weak reference to this object, so that the thread ends when the consumer is freed.
             self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stopped), daemon=True,
                                             name=f'heartbeats of group {self._member.group_id}')
             self._thread.start()
 
     @property
     def uses_member(self) -> bool:
-        """Return whether the thread uses the member. After `stop` it still does while it waits for an answer."""
+        """Return whether the thread uses the member: even after `stop`, while the thread waits for an answer."""
         return self._thread is not None and self._thread.is_alive() and not self._is_free.is_set()
 
     def stop(self, timeout_ms: int) -> bool:
-        """End the thread. Return False if it still uses the member, because its last heartbeat has no answer.
+        """End the thread. Return False if the thread still waits for the answer to a heartbeat after `timeout_ms`.
 
-        This does not use the lock: a Ctrl-C between its acquisition and its release would leave it locked.
+        This method does not acquire `lock`: a Ctrl-C before the release would leave the lock acquired forever.
         """
         self._stopped.set()
         if self._thread is None:
@@ -104,7 +103,7 @@ class BackgroundHeartbeats:
         return True
 
     def step(self) -> int:
-        """Send a heartbeat if it is late. Return the time in ms until the next step."""
+        """Send a heartbeat, or continue a join, if the program is late. Return the time in ms until the next step."""
         with self.lock:
             self._is_free.clear()
             try:

@@ -1,16 +1,15 @@
-"""A member of a consumer group by the classic protocol: join, assign as leader, heartbeat, leave.
+"""A member of a consumer group in the classic protocol: it joins, assigns as leader, sends heartbeats, and leaves.
 
     join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
     stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
 
 A join waits for the other members, which may be busy for as long as max.poll.interval.ms. So a join is a `_Round`,
-which one call begins and later calls continue. Between them the consumer returns from its poll. If the program is busy,
-the thread of its heartbeats continues the round. JoinGroup and SyncGroup block their connection, so other requests have
-another connection.
+which one poll begins and later polls continue. While the program is busy between two polls, the heartbeat thread
+continues the round. JoinGroup and SyncGroup block their connection, so other requests use a second connection.
 
 With `range`, a member gives up all partitions when it joins. With only `cooperative-sticky` it keeps them, drops the
-partitions that the leader takes away, and joins again at once, so that the leader can give those to another member
-(KIP-429).
+partitions that the leader revokes, and joins again immediately. Then the leader can assign the dropped partitions to
+another member (KIP-429).
 """
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
 
 JOIN_GRACE_MS = 5000
-"""The time that a JoinGroup may take beyond the rebalance timeout, after which the broker answers it."""
+"""The time for which a JoinGroup may remain unanswered after the rebalance timeout, at which the broker answers."""
 
 ASSIGNORS = {RANGE: assign_ranges, COOPERATIVE_STICKY: assign_cooperatively}
 
@@ -52,16 +51,16 @@ class _Round:
 
     topics: frozenset[str]
     kept: set[TopicPartition]
-    """The partitions that the member keeps. It is cleared if the group has removed the member."""
+    """The partitions that the member keeps during the join. Cleared if the group has removed the member."""
     connection: Connection | None = None
     answer: Any = None
-    """That of JoinGroup."""
+    """The answer to JoinGroup."""
     assignments: list[Any] | None = None
-    """The assignments of the leader; None for any other member."""
+    """The assignments that this member has computed as leader; None for a member that is not the leader."""
 
 
 class _Joined(NamedTuple):
-    """The result of a round."""
+    """The result of a join."""
 
     topics: frozenset[str]
     kept: set[TopicPartition]
@@ -69,19 +68,19 @@ class _Joined(NamedTuple):
 
 
 class ClassicMember(GroupMember):
-    """A member by the classic protocol. As leader, it assigns by the assignor that the group has chosen."""
+    """A member in the classic protocol. A leader assigns by the assignor that the group has chosen."""
 
-    # Errors that mean that the group has left this generation or removed the member, which must join again.
+    # Errors after which the member must join again: the group has ended this generation, or has removed the member.
     lost_place = frozenset({_E.REBALANCE_IN_PROGRESS, _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID})
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._has_generation = False
-        """True if the group counts this member to its last generation, perhaps in a rebalance."""
+        """True while the member belongs to the last generation of the group, even during a rebalance."""
         self._is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         self._round: _Round | None = None
         self._joined: _Joined | None = None
-        """The result of a round that has ended since the last `join`."""
+        """The result of a join that the heartbeat thread has ended, until `join` returns it; else None."""
 
     @property
     def sends_heartbeats(self) -> bool:
@@ -92,17 +91,18 @@ class ClassicMember(GroupMember):
         return not self._has_generation
 
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return all partitions.
+        """Return the owned partitions that the member gives up before it joins: all of them.
 
-        With a cooperative assignor, return no partition: the answer to the join shows which to give up.
+        With a cooperative assignor, return no partition, because the answer to the join shows which partitions to give
+        up.
         """
         return set() if self._is_cooperative else set(owned)
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the next generation, and return the assigned partitions.
 
-        Raise OutOfTime if other members are still awaited. The next call continues the same round. If the topics have
-        changed by then, another round follows.
+        Raise OutOfTime while other members have not joined; the next call continues the join. If the topics have
+        changed by then, the member joins once more.
         """
         if self._joined is None:
             if self._round is None:
@@ -133,7 +133,7 @@ class ClassicMember(GroupMember):
         return _Round(topics, set(owned) if self._is_cooperative and self._has_generation else set())
 
     def _finish(self, current: _Round) -> _Joined:
-        """Continue a round to its end. After OutOfTime, a later call can continue it."""
+        """Continue a join until it ends. After OutOfTime, a later call can continue the join."""
         while True:
             try:
                 assigned = self._take_steps(current)
@@ -168,7 +168,7 @@ class ClassicMember(GroupMember):
         return current.connection
 
     def _join_once(self, current: _Round) -> Any:
-        """Send a JoinGroup with the partitions in `kept`, which is cleared if the group has removed the member."""
+        """Send a JoinGroup that claims the partitions in `kept`. Clear `kept` if the group has removed the member."""
         rebalance_timeout_ms = self._settings.max_poll_interval_ms
         while True:
             kept = current.kept
@@ -238,14 +238,14 @@ class ClassicMember(GroupMember):
             check(code, self._words('Heartbeat'))
 
     def leave(self) -> None:
-        """Leave the group, which releases the partitions at once.
+        """Leave the group, which releases the partitions immediately.
 
-        A static member keeps its place until its session ends.
+        A static member sends no LeaveGroup: it remains a member until its session ends.
         """
         self._has_generation = False
         self._end_round()
-        # A member with an id must leave even if it has not joined. The next rebalance would wait for it for its whole
-        # session.
+        # A member with an id must leave even if it has not joined. Otherwise the next rebalance would wait for its
+        # session to end.
         is_known = self.generation_id >= 0 or bool(self.member_id)
         if not is_known or self._settings.group_instance_id is not None:
             return
@@ -263,7 +263,9 @@ class ClassicMember(GroupMember):
                 check(row.error_code, self._words('LeaveGroup'))
 
     def _end_round(self) -> None:
-        """Give up a join in progress, and close its connection, on which other requests would wait for its answer."""
+        """Give up a join in progress. Close its connection, because a later request would wait for the answer to the
+        join.
+        """
         if self._round is not None and self._round.connection is not None:
             self._round.connection.close()
         self._round = self._joined = None

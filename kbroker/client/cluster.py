@@ -1,7 +1,7 @@
-"""The brokers of a cluster: connections, metadata, coordinators, and retries when these change.
+"""The brokers of a cluster: connections, metadata, coordinators, and retries after leaders or coordinators change.
 
-One connection for each address and purpose is opened at its first use, and kept. As in Kafka's clients, coordinators
-have separate connections, because a Fetch that waits at a broker would delay the requests after it.
+The first request to an address for a purpose opens a connection, and later requests reuse it. As in Kafka's clients,
+requests to coordinators use separate connections, because a Fetch that waits at the broker would delay them.
 """
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ T = TypeVar('T')
 JITTER = 0.2
 
 TOPIC_CREATION_MS = 3000
-"""The time for which a topic may be unknown, because a topic that the broker creates automatically appears a little
-later.
+"""The time for which the client waits for a topic that the broker creates automatically.
 """
 
 KEYS_AT_ONCE = 1_000
-"""The most transactional ids of one request."""
+"""The largest number of transactional ids in one request."""
 FIND_COORDINATOR_VERSION_OF_SEVERAL = 4
 TOPICS_BY_ID_VERSION = 12
-"""The first version of Metadata that accepts ids without names. Brokers that assign partitions by id have it."""
+"""The first version of Metadata that accepts ids without names. Brokers that assign partitions by id support it."""
 
 RETRIED = frozenset({
     ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -41,18 +40,18 @@ RETRIED = frozenset({
     ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.KAFKA_STORAGE_ERROR,
 })
-"""Transient errors. An unknown topic is none of them, because a mistyped name must fail at once."""
+"""Transient errors. An unknown topic is not transient, because a mistyped name must fail immediately."""
 
 
 class OutOfDate(KafkaError):
-    """A broker contradicts the metadata, for example while a topic is created or moved.
+    """A broker's answer contradicts the client's metadata, for example while a topic is created or moved.
 
-    Refresh the metadata and retry.
+    The client refreshes the metadata and retries.
     """
 
 
 class KeyType(IntEnum):
-    """Kafka's key types of FindCoordinator."""
+    """The key types that FindCoordinator knows."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -68,7 +67,7 @@ class Node(NamedTuple):
 class PartitionMetadata(NamedTuple):
     partition: int
     leader_id: int
-    """The broker id of the leader; -1 without a leader."""
+    """The broker id of the leader; -1 if the partition has no leader."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
@@ -77,10 +76,10 @@ class PartitionMetadata(NamedTuple):
 
 
 class CutRetries(NamedTuple):
-    """The progress of the retries of an operation when the time of a call was over."""
+    """The state of an operation's retries at the time when the call ended."""
 
     spent_ms: int = 0
-    """The time that the retries took, including the pause before the next try."""
+    """The time that the tries have taken, including the pause before the next try."""
     tries: int = 0
     due_ms: int = 0
     """The time at which the next try may begin, on the monotonic clock."""
@@ -96,7 +95,7 @@ class TopicMetadata(NamedTuple):
 class Cluster:
     """A cluster and its connections.
 
-    Its methods raise ClientError for network failures, KafkaError for brokers' errors.
+    The methods raise ClientError for a network failure, KafkaError for an error that a broker returns.
     """
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep):
@@ -108,17 +107,17 @@ class Cluster:
         self._sleep = sleep
         self._connections: dict[tuple[str, int, str], Connection] = {}
         self._proven: set[tuple[str, int]] = set()
-        """The addresses that have answered with these settings.
+        """The addresses at which a broker has answered.
 
-        The settings are not the cause of their later failures.
+        The client's settings are not the cause of a later failure at one of these addresses.
         """
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self.limit = TimeLimit(self._clock)
         self._opening_ms: dict[tuple[str, int], int] = {}
-        """The time that the next opening of a connection may take, by address, if the last opening was cut short."""
+        """Maps each address whose last connection attempt was cut short to the ms that the next attempt may take."""
         self._cut: dict[str, CutRetries] = {}
-        """The retries that the end of a call has cut short, which the next call of the same kind continues."""
+        """Maps each operation whose retries were cut short by the end of a call to the state of these retries."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -126,14 +125,14 @@ class Cluster:
         self._connections.clear()
 
     def end_within(self, limit_ms: int) -> None:
-        """Bound all further calls, retries and new connections together. After this time, each of them fails.
+        """Limit the total time of all later calls, retries and new connections. After `limit_ms`, each of them fails.
 
-        The resolution of a host name has no bound.
+        The resolution of a host name is not limited.
         """
         self.limit.end_within(limit_ms)
 
     def within(self, limit_ms: float) -> AbstractContextManager[None]:
-        """Bound the calls in a block. After `limit_ms` they raise OutOfTime, and their requests remain in flight."""
+        """Limit the calls in a block. After `limit_ms` they raise OutOfTime, and their requests remain in flight."""
         return self.limit.within(limit_ms)
 
     # ---- connections
@@ -141,7 +140,7 @@ class Cluster:
     def any(self) -> Connection:
         """Return a connection to any broker.
 
-        Prefer an idle connection, then one to a known broker, then one to a bootstrap server. Raise ClientError if no
+        Prefer an open idle connection to a new one, and a known broker to a bootstrap server. Raise ClientError if no
         broker can be reached.
         """
         self._close_idle()
@@ -162,7 +161,9 @@ class Cluster:
                           is_lasting=all(failure.is_lasting for failure in failures))
 
     def node(self, node_id: int, purpose: str = '') -> Connection:
-        """Return the connection to a broker by id. Raise KafkaError(BROKER_NOT_AVAILABLE) for an unknown id."""
+        """Return the connection to the broker with this id. Raise KafkaError(BROKER_NOT_AVAILABLE) for an unknown
+        id.
+        """
         if node_id not in self.nodes:
             self.refresh(())
         node = self.nodes.get(node_id)
@@ -197,7 +198,7 @@ class Cluster:
         return self.node(self.partition(topic, partition).leader_id, purpose)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
-        """Return the metadata of a partition that has a leader. Raise the errors of `leader`."""
+        """Return the metadata of a partition that has a leader. Raise the same errors as `leader`."""
         if not self._has_leader(topic, partition):
             self.topics([topic])
         found = self._existing(topic, partition)
@@ -206,7 +207,7 @@ class Cluster:
         return found
 
     def leaderless(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
-        """Return the partitions that have no leader, with their errors. Raise the errors of `topics`."""
+        """Return {partition: error} for the partitions that have no leader. Raise the same errors as `topics`."""
         without = [at for at in partitions if not self._has_leader(*at)]
         if without:
             self.topics({topic for topic, _ in without})
@@ -225,10 +226,10 @@ class Cluster:
         return known[partition]
 
     def _without_leader(self, topic: str, found: PartitionMetadata) -> KafkaError:
-        """Return the error of a partition without a leader.
+        """Return the error for a partition that has no leader.
 
-        A broker that runs and lists its replica as offline cannot use the files (KIP-112). A broker that does not run
-        may come back in a moment.
+        The error is lasting if a running broker has an offline replica, because that broker cannot use the partition's
+        files (KIP-112). Otherwise it is transient: the broker of the replica is down and may come back.
         """
         where = f'{topic}-{found.partition}'
         running = [str(node_id) for node_id in found.offline_replicas if node_id in self.nodes]
@@ -247,12 +248,12 @@ class Cluster:
         return self.node(self.coordinator_id(key_type, key), purpose)
 
     def coordinator_id(self, key_type: KeyType, key: str) -> int:
-        """Return the coordinator's broker id. Raise the errors of `coordinator`."""
+        """Return the broker id of the coordinator. Raise the same errors as `coordinator`."""
         (node_id,) = self.coordinator_ids(key_type, [key])
         return node_id
 
     def coordinator_ids(self, key_type: KeyType, keys: Collection[str]) -> dict[int, list[str]]:
-        """Return the keys of each coordinator, by its broker id. Raise the errors of `coordinator`."""
+        """Return {broker id of a coordinator: its keys}. Raise the same errors as `coordinator`."""
         unknown = [key for key in keys if (key_type, key) not in self._coordinators]
         if unknown:
             connection = self.any()
@@ -304,7 +305,7 @@ class Cluster:
         return self._opening_ms.get(address, OPENING_MS)
 
     def _bounded(self, connection: Connection) -> Connection:
-        """Return `connection`. Raise ClientError if `end_within` leaves no time for it."""
+        """Return `connection`. Raise ClientError if the time limit set by `end_within` is over."""
         self._check_time_left()
         return connection
 
@@ -313,7 +314,9 @@ class Cluster:
             raise ClientError('found no time left for another request: the client is being closed')
 
     def _close_idle(self) -> None:
-        """Close connections that were not used for connections.max.idle.ms. Brokers close them a little later."""
+        """Close the connections that were idle for connections.max.idle.ms. A broker would close them a little
+        later.
+        """
         oldest_ms = self._clock.monotonic_ms() - self.config.connections_max_idle_ms
         for key, connection in list(self._connections.items()):
             if connection.used_ms < oldest_ms and not connection.in_flight:
@@ -323,9 +326,9 @@ class Cluster:
     # ---- metadata
 
     def refresh(self, topics: Collection[str] | None = None, allow_auto_topic_creation: bool = False) -> Any:
-        """Fetch the metadata of these topics and keep it. None means all topics. Return the MetadataResponse.
+        """Fetch and store the metadata of these topics, or of all topics for None. Return the MetadataResponse.
 
-        Raise ClientError if the broker belongs to another cluster than before.
+        Raise ClientError if the broker belongs to another cluster than the brokers that have answered before.
         """
         connection = self.any()
         wanted = None if topics is None else [messages.MetadataRequest.MetadataRequestTopic(name=name)
@@ -348,9 +351,9 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None = None,
                allow_auto_topic_creation: bool = False) -> dict[str, TopicMetadata]:
-        """Fetch topics by name: all topics that the client may describe, or exactly `names`.
+        """Fetch and return {name: topic} for `names`, or for all topics that the client may describe.
 
-        Raise KafkaError for the first of `names` with an error (UNKNOWN_TOPIC_OR_PARTITION ...).
+        Raise KafkaError if a topic in `names` has an error, such as UNKNOWN_TOPIC_OR_PARTITION.
         """
         answer = self.refresh(names, allow_auto_topic_creation)
         if names is None:
@@ -364,7 +367,7 @@ class Cluster:
         return {name: self._topics[name] for name in names}
 
     def found_or_created(self, topic: str, limit_ms: int) -> TopicMetadata:
-        """Return the topic. If a broker with auto.create.topics.enable creates it, wait until the topic exists.
+        """Return the topic. If it does not exist, and the broker has auto.create.topics.enable, wait until it exists.
 
         Raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION) after TOPIC_CREATION_MS, or after `limit_ms` if that is less.
         """
@@ -373,18 +376,18 @@ class Cluster:
                              timeout_ms=min(TOPIC_CREATION_MS, limit_ms))[topic]
 
     def find_topics(self, names: Collection[str]) -> dict[str, TopicMetadata | None]:
-        """Fetch topics by name.
+        """Fetch and return {name: topic} for `names`.
 
-        The value of a topic that does not exist is None. Topics with another error are missing.
+        The value for a topic that does not exist is None. A topic with a different error is missing.
         """
         answer = self.refresh(names)
         return {topic.name: self._topics.get(topic.name) for topic in answer.topics
                 if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
 
     def names_of(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
-        """Fetch the names of topics by id.
+        """Fetch and return {topic id: name}.
 
-        Topics that do not exist, or that the client may not describe, are missing.
+        A topic that does not exist, or that the client may not describe, is missing.
         """
         request, connection = messages.MetadataRequest, self.any()
         answer = connection.call(request(allow_auto_topic_creation=False, topics=[
@@ -394,7 +397,7 @@ class Cluster:
         return {topic.topic_id: topic.name for topic in answer.topics if not topic.error_code}
 
     def forget(self) -> None:
-        """Drop cached leaders and coordinators, which may be out of date. They are requested again when needed."""
+        """Drop the cached leaders and coordinators, which may be out of date. The next use requests them again."""
         self._topics.clear()
         self._coordinators.clear()
 
@@ -407,14 +410,16 @@ class Cluster:
 
     def retrying(self, operation: Callable[[], T], what: str, also: Collection[ErrorCode] = (),
                  timeout_ms: int | None = None, patience_ms: int = 0) -> T:
-        """Return the result of `operation`, which runs again after a back-off while its errors are transient.
+        """Return the result of `operation`. After a transient error, run the operation again after a back-off.
 
-        The codes RETRIED and `also` are transient, and so are broken connections once the cluster was reached.
-        PartitionOffline is not transient. Each retry drops cached leaders and coordinators. After
+        The codes in RETRIED and `also` are transient. A broken connection is transient after the cluster was reached
+        once. PartitionOffline is not transient. Each retry drops cached leaders and coordinators. After
         default.api.timeout.ms (or `timeout_ms`), raise the last error, with `what` and the elapsed time in its message.
-        `patience_ms` is the time that an operation may wait by its nature, in addition to the time of its retries.
+        `patience_ms` is the time for which the operation itself may wait at a broker, in addition to the time of the
+        retries.
 
-        When the time of a call is over, raise OutOfTime. The next call of the same `what` continues the retries.
+        Raise OutOfTime if the time of the whole call (see `within`) ends first. The next call with an equal `what`
+        continues the retries.
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         cut = self._resume(what)
@@ -445,9 +450,9 @@ class Cluster:
             backoff_ms = min(backoff_ms * 2, self.config.retry_backoff_max_ms)
 
     def _resume(self, what: str) -> CutRetries:
-        """Return the progress of the retries that an earlier call has cut short.
+        """Return the state of the retries that were cut short by the end of an earlier call.
 
-        Wait before until the next try is due.
+        First wait until the next try may begin. Raise OutOfTime if the call ends before.
         """
         cut = self._cut.pop(what, CutRetries())
         wait_ms = cut.due_ms - self._clock.monotonic_ms()
@@ -461,7 +466,7 @@ class Cluster:
         return cut
 
     def _pause(self, backoff_ms: float) -> None:
-        """Sleep for about `backoff_ms`, with jitter, so that clients which failed together do not retry together."""
+        """Sleep for about `backoff_ms`. The jitter keeps clients that failed together from retrying together."""
         from random import uniform
         self._sleep(self.limit.left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
 

@@ -1,4 +1,4 @@
-"""The kinds of columns that `send_batch` takes."""
+"""The kinds of columns that `send_batch` accepts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Slices(NamedTuple):
     """A column of values in one buffer: value i is `data[offsets[i]:offsets[i + 1]]`.
 
-    `offsets` is a buffer of 32-bit or 64-bit integers, one more than the number of values.
+    `offsets` is a buffer of 32-bit or 64-bit integers. It has one more integer than there are values.
     """
 
     data: Buffer

@@ -1,6 +1,6 @@
-"""Columns of values and keys, read in place: from sequences, from slices of one buffer, and from Arrow arrays.
+"""Reads the columns given to `send_batch` in place: sequences, slices of one buffer, and Arrow arrays.
 
-Headers are encoded once, before a row is queued.
+Only headers are encoded, before the first row is queued.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from kbroker.client.column_kinds import Slices
 
 cdef dict ARROW_TIMES = {b'l': (1, 1), b'tss:': (1000, 1), b'tsm:': (1, 1), b'tsu:': (1, 1000), b'tsn:': (1, 1_000_000)}
-"""The factor and the divisor that convert to milliseconds, by the beginning of an Arrow format."""
+"""Maps the beginning of an Arrow format to (factor, divisor), which convert its times to milliseconds."""
 
 
 cdef class BlobColumn:
-    """The addresses and sizes of a column's values. The column keeps their owners alive."""
+    """The addresses and sizes of a column's values. The object keeps the owners of the values alive."""
 
     def __cinit__(self, source, str name not None):
         self.owners = []
@@ -117,7 +117,7 @@ cdef inline int64_t offset_at(const void *offsets, Py_ssize_t width, Py_ssize_t 
 
 
 cdef int64_t checked_timestamp_ms(timestamp_ms) except -1:
-    """Return a timestamp of the caller. Raise ValueError if it is negative or too large for a record."""
+    """Return a timestamp that the caller gave. Raise ValueError if it is negative or too large for a record."""
     cdef int overflow = 0
     cdef int64_t when_ms
     try:
@@ -187,7 +187,7 @@ cdef class HeaderColumn:
         return 0
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL:
-        """Return the address of the next `size` bytes."""
+        """Append `size` bytes of room to the buffer, and return their address."""
         if self.used + size > PyByteArray_GET_SIZE(self.data):
             PyByteArray_Resize(self.data, 2 * (self.used + size))
         self.used += size
@@ -195,9 +195,9 @@ cdef class HeaderColumn:
 
 
 cdef class RowsToSend:
-    """The rows of one `send_batch`, and the number of rows that are queued.
+    """The rows of one call of `send_batch`, and the number of rows that are already queued.
 
-    The constructor raises TypeError for columns of an unknown kind, ValueError for columns of different lengths.
+    The constructor raises TypeError for a column of an unknown kind, ValueError for columns of different lengths.
     """
 
     def __init__(self, topic, values, keys, headers, partition, timestamps, context):
@@ -224,13 +224,13 @@ cdef class RowsToSend:
         free(self.ends)
 
     cdef int check_count(self, Py_ssize_t found, str what) except -1:
-        """Raise ValueError unless a column has as many rows as the values."""
+        """Raise ValueError unless `found`, the length of a column, is the number of values."""
         if found != self.count:
             raise ValueError(f'found {found} {what} for {self.count} values, expected as many')
         return 0
 
     cdef int64_t *own_timestamps_of(self, Py_ssize_t count) except NULL:
-        """Return memory for the timestamps of `count` rows."""
+        """Allocate and return an array for the timestamps of `count` rows."""
         self.check_count(count, 'timestamps')
         self.own_timestamps = <int64_t *>malloc((count + 1) * sizeof(int64_t))
         if self.own_timestamps == NULL:
@@ -262,7 +262,9 @@ cdef class RowsToSend:
         return 0
 
     cdef int read_arrow_timestamps(self, source) except -1:
-        """Read integers, which are milliseconds, or timestamps of any unit. Fractions of a millisecond are cut off."""
+        """Read an Arrow array of integers in ms, or of timestamps in any unit. Fractions of a millisecond are cut
+        off.
+        """
         cdef ArrowColumn column = ArrowColumn(source)
         cdef const ArrowArray *chunk
         cdef int64_t *own
@@ -286,7 +288,7 @@ cdef class RowsToSend:
         return 0
 
     cdef Py_ssize_t largest_bytes(self) noexcept:
-        """Return the largest size of key, value and headers together."""
+        """Return the size in bytes of the largest row: its key, value and headers together."""
         cdef Py_ssize_t i, size, largest = 0
         for i in range(self.count):
             size = max(self.rows.values[i].size, <Py_ssize_t>0)
@@ -298,7 +300,10 @@ cdef class RowsToSend:
         return largest
 
     cdef int place(self, int32_t partitions, StickyPartitions sticky, list available) except -1:
-        """Sort the rows by partition. Rows of one partition keep their order. Rows without a key remain together."""
+        """Choose a partition for each row, and sort the rows by partition.
+
+        The rows of one partition keep their order. Rows without a key go to the sticky partition.
+        """
         cdef int32_t *chosen = <int32_t *>malloc((self.count + 1) * sizeof(int32_t))
         cdef Py_ssize_t *next_place = NULL
         cdef Py_ssize_t i, total = 0, rows_of_partition

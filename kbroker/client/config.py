@@ -42,15 +42,17 @@ UNUSED_OAUTH_SETTINGS = (
     'sasl.login.connect.timeout.ms', 'sasl.login.refresh.buffer.seconds', 'sasl.login.refresh.min.period.seconds',
     'sasl.login.refresh.window.factor', 'sasl.login.refresh.window.jitter', 'sasl.login.retry.backoff.ms',
     'sasl.login.retry.backoff.max.ms', 'sasl.oauthbearer.scope.claim.name', 'sasl.oauthbearer.sub.claim.name')
-"""Settings of Kafka's clients that have no effect here, because a login requests a token when it needs one."""
+"""Settings of Kafka's clients about refreshing tokens. They have no effect, because each login requests a new token if
+it needs one.
+"""
 
 TIMES = {
     'request_timeout_ms': 'request.timeout.ms', 'default_api_timeout_ms': 'default.api.timeout.ms',
     'connection_setup_timeout_ms': 'socket.connection.setup.timeout.ms', 'retry_backoff_ms': 'retry.backoff.ms',
     'retry_backoff_max_ms': 'retry.backoff.max.ms', 'connections_max_idle_ms': 'connections.max.idle.ms'}
-"""The settings that are times, by the fields of ClientConfig, which have their defaults."""
+"""Maps each field of ClientConfig that is a time to its setting. The fields have the defaults."""
 CONNECTION_SETTINGS = ('bootstrap.servers', 'client.id', 'security.protocol', *TIMES.values())
-"""The settings that every client has."""
+"""The settings that every client accepts, whatever its security.protocol."""
 SECURITY_SETTINGS = (
     'sasl.mechanism', 'sasl.jaas.config', 'sasl.username', 'sasl.password', 'sasl.login.callback.handler.class',
     'sasl.login.read.timeout.ms', 'sasl.oauthbearer.token.endpoint.url', 'sasl.oauthbearer.jwt.retriever.class',
@@ -59,25 +61,25 @@ SECURITY_SETTINGS = (
     'ssl.truststore.certificates', 'ssl.keystore.location', 'ssl.keystore.type', 'ssl.keystore.key',
     'ssl.keystore.certificate.chain', 'ssl.key.password', 'ssl.ca.location', 'ssl.certificate.location',
     'ssl.key.location', 'ssl.crl.location', 'ssl.enabled.protocols', 'ssl.endpoint.identification.algorithm')
-"""The settings that take effect only with some values of security.protocol."""
+"""The settings of TLS and SASL, which take effect only with some values of security.protocol."""
 
-# As in Kafka's clients, a protocol before the address is allowed and ignored.
+# As in Kafka's clients, an address may begin with a protocol (`SSL://`), which is ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """The TLS settings of a connection. PEM texts are the content of a file or of the setting itself."""
+    """The TLS settings of a connection. A PEM text comes from a file or from the setting itself."""
 
     trusted_certificates: str | None = None
-    """The trusted certificates in PEM; None uses the system's trusted certificates."""
+    """The trusted certificates in PEM; None if the trusted certificates of the system are used."""
     certificate_chain: str | None = None
     private_key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     checks_host_name: bool = True
     enabled_protocols: tuple[str, ...] = TLS_VERSIONS
     revocation_lists: str | None = None
-    """CRLs in PEM; with None, revocation is not checked."""
+    """Certificate revocation lists in PEM; None if revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,12 @@ class ClientConfig:
     sasl_username: str = ''
     sasl_password: str = field(default='', repr=False)
     sasl_token: TokenSource | None = None
-    """The source of bearer tokens for OAUTHBEARER; None for other mechanisms."""
+    """The source of bearer tokens for OAUTHBEARER; None for a different mechanism."""
     sasl_extensions: Mapping[str, str] = field(default_factory=dict)
     tls: TlsConfig = TlsConfig()
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
-    """The time for which an operation is retried."""
+    """The longest time for which an operation is retried."""
     connection_setup_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
@@ -193,7 +195,7 @@ def parse_login_module(text: str, mechanism: str) -> LoginModule:
 
 
 def _read_sasl(settings: dict[str, str]) -> dict[str, Any]:
-    """Return the SASL fields of a ClientConfig."""
+    """Return the fields of ClientConfig that have the SASL settings."""
     if 'sasl.mechanism' not in settings:
         raise bad_setting('sasl.mechanism', f'found none, expected one of {", ".join(SASL_MECHANISMS)}')
     mechanism = _one_of(settings, 'sasl.mechanism', SASL_MECHANISMS, '', upper=True)
