@@ -1,9 +1,9 @@
-"""One connection to one broker: frames, versions, and errors that describe the peer. Without threads.
+"""One connection to one broker: frames, API versions, and errors that describe the broker. No threads are used.
 
-Requests may be pipelined, because a broker answers them in order. `send` does not wait for a slow broker. If the socket
-has no room for a whole request, `push` sends the rest, or the wait for the next answer does. Memory is never allocated
-by a size that a peer announces: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between
-frames.
+Several requests may be in flight, because a broker answers them in order. `send` does not wait for a slow broker. If
+the socket has no room for a whole request, the remaining bytes are sent by `push`, or during the wait for the next
+answer. A broker that announces a huge frame does not make the client allocate memory: a buffer grows only with the
+bytes that arrive. A reused buffer keeps its size between frames.
 """
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ __all__ = ['AnswerTimeout', 'ClientError', 'Connection']
 SIZE_BYTES = 4
 FIRST_READ_BYTES = 64 * 1024
 LARGEST_ANSWER_BYTES = 1 << 30
-"""The largest response. A Fetch request bounds its response, except for a first batch as large as the topic allows."""
+"""The largest accepted response in bytes. A Fetch response stays within the limit of its request, unless its first
+batch is larger than the limit.
+"""
 LARGEST_FIRST_ANSWER_BYTES = 1 << 20
-"""The largest first response, ApiVersions. A peer that announces more is not a broker."""
+"""The largest accepted response to ApiVersions in bytes. A peer that announces a larger response is not a broker."""
 REAUTHENTICATE_AT = 0.85
-"""The share of a SASL session's lifetime after which it is renewed (KIP-368)."""
+"""The share of a SASL session's lifetime after which the client renews the session (KIP-368)."""
 
 MOST_PARTS = 512
-"""The most parts of one system call. Linux allows 1024."""
+"""The largest number of parts that one system call sends. Linux allows 1024."""
 IN_DOUBT = 'is it the right port, and security.protocol the one of that listener?'
 
 
@@ -63,7 +65,7 @@ class SentInPlace:
 
 
 class Unsent(NamedTuple):
-    """The unsent rest of a request, in one or more parts."""
+    """The bytes of a request that are not sent yet, in one or more parts."""
 
     rest: list[memoryview]
     name: str
@@ -71,13 +73,14 @@ class Unsent(NamedTuple):
 
 
 class Connection:
-    """A connection to a broker that answered ApiVersions and, if configured, completed TLS and SASL.
+    """A connection to a broker. It is ready after ApiVersions and, if configured, after the TLS handshake and the SASL
+    login.
 
-    Any use raises ClientError for network failures and KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials.
-    After a ClientError other than AnswerTimeout the connection is closed.
+    Each method raises ClientError for a network failure, and KafkaError(SASL_AUTHENTICATION_FAILED) for refused
+    credentials. A ClientError other than AnswerTimeout closes the connection.
 
-    `limit` bounds each wait of the connection, including the waits of a login. If the time of the call in progress ends
-    before the request, OutOfTime is raised, and the request remains in flight.
+    `limit` limits each wait of the connection, including the waits of a login. If the time of the call in progress ends
+    before the answer arrives, OutOfTime is raised, and the request remains in flight.
     """
 
     def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None,
@@ -85,30 +88,32 @@ class Connection:
         self.host, self.port, self.node_id = host, port, node_id
         self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         self.api_versions: dict[int, tuple[int, int]] = {}
-        """The versions that the broker serves, by API key; empty until the broker has answered ApiVersions."""
+        """Maps each API key to the versions that the broker serves. Empty until the broker has answered ApiVersions."""
         self.finalized_features: dict[str, int] = {}
-        """The finalized level of each feature, such as `transaction.version`."""
+        """Maps each feature of the cluster, such as `transaction.version`, to its finalized level."""
         self.config = config
         self._clock = clock or Clock()
         self._limit = limit or TimeLimit(self._clock)
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
         self._early: deque[Any] = deque()
-        """Answers to the oldest requests that were received early, so that a new login could begin."""
+        """The answers that were received before the caller asked for them, because a new login had to begin."""
         self._buffer = bytearray(SIZE_BYTES)
         self._filled = 0
         self._frame_bytes: int | None = None
         self._unsent: deque[Unsent] = deque()
         self._called: Message | None = None
-        """The request of a call that ran out of time. The next answer is its answer."""
+        """The request of a call that ran out of time, or None. The next answer on the connection belongs to it."""
         self._call_end_ms = 0
         self._kept = bytearray()
-        """The buffer of a transient answer, which the next transient answer reuses."""
+        """The buffer of the last answer that was received with `reuses_buffer`. The next such answer overwrites it."""
         self._answers = 0
         self._renewal_at_ms: float | None = None
-        """The time at which to renew the SASL session; None for a session that does not end."""
+        """The time at which to renew the SASL session, in ms of the monotonic clock; None if the session does not
+        end.
+        """
         self.used_ms = self._clock.monotonic_ms()
-        """The time of the last request or answer, on the monotonic clock."""
+        """The time of the last request or answer, in ms of the monotonic clock."""
         self._socket: socket.socket | None = _connect(host, port, self.address, config, self._limit)
         self._no_room: tuple[type[OSError], ...] = (BlockingIOError,)
         if config.is_tls:
@@ -136,17 +141,19 @@ class Connection:
 
     @property
     def has_unfinished_call(self) -> bool:
-        """True if only the request of a call that ran out of time is in flight."""
+        """True if the only request in flight is that of a call that ran out of time."""
         return self._called is not None
 
     @property
     def has_unsent(self) -> bool:
-        """True if a part of a request waits for room in the socket. `push` sends it when there is room."""
+        """True if bytes of a request wait for room in the socket. `push` sends them when there is room."""
         return bool(self._unsent)
 
     @property
     def has_buffered(self) -> bool:
-        """True if bytes have arrived that `select` does not report: an early answer, or the rest of a TLS record."""
+        """True if received bytes wait in this process, where `select` cannot see them: an early answer, or a TLS
+        record.
+        """
         if self._early:
             return True
         pending = getattr(self._socket, 'pending', None)
@@ -168,9 +175,10 @@ class Connection:
     # ---- requests
 
     def version_of(self, request_class: type[Message], max_version: int | None = None, min_version: int = 0) -> int:
-        """Return the highest version that both sides know. Raise KafkaError(UNSUPPORTED_VERSION) if there is none.
+        """Return the highest version of a request that the client and the broker know.
 
-        `min_version` excludes versions that would silently omit a field, such as a filter.
+        `min_version` excludes versions that would silently omit a field, such as a filter. Raise
+        KafkaError(UNSUPPORTED_VERSION) if no version is left.
         """
         wanted: Any = request_class
         versions: tuple[int, int] = wanted.versions
@@ -189,10 +197,11 @@ class Connection:
 
     def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
              min_version: int = 0) -> Any:
-        """Return the answer to `request`. A timeout closes the connection.
+        """Send `request`, and return its answer. After `timeout_ms`, close the connection and raise AnswerTimeout.
 
-        After OutOfTime the request remains in flight. The next call with an equal request waits for the same answer.
-        Any other request first waits for that answer and drops it. Raise RuntimeError if another request is in flight.
+        After OutOfTime the request remains in flight. The next call with an equal request waits for its answer. A
+        different request first waits for that answer and drops it. Raise RuntimeError if a request that was not sent by
+        `call` is in flight.
         """
         if self._called is not None and self._called != request:
             self._drop_call()
@@ -221,10 +230,10 @@ class Connection:
 
     def send(self, request: Message, max_version: int | None = None, min_version: int = 0,
              expect_response: bool = True) -> None:
-        """Send without waiting. `expect_response` is False only for Produce with acks=0, which has no answer.
+        """Send a request without waiting. `expect_response` is False only for Produce with acks=0, which has no answer.
 
-        Raise KafkaError UNSUPPORTED_VERSION if no common version exists, INVALID_REQUEST for a value that its field
-        cannot hold.
+        Raise KafkaError(UNSUPPORTED_VERSION) if the client and the broker have no common version of the request. Raise
+        KafkaError(INVALID_REQUEST) for a value that its field cannot hold.
         """
         if self._called is not None:
             self._drop_call()
@@ -235,18 +244,21 @@ class Connection:
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
 
     def receive(self, timeout_ms: int | None = None, *, reuses_buffer: bool = False) -> Any:
-        """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call again.
+        """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call `receive`
+        again.
 
         `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid only until
-        the next call with `reuses_buffer`, which overwrites their memory. New memory would cost the process more than
-        writing the bytes.
+        the next call with `reuses_buffer`, which overwrites their memory. Reuse saves time: allocating fresh memory
+        costs more than writing the bytes into it.
         """
         if self._early:
             return self._early.popleft()
         return self._receive(self.config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False, end_ms: int | None = None) -> Any:
-        """Return the next answer. Wait until `end_ms` if an earlier call has sent the request."""
+        """Wait for the next answer and return it. `end_ms` is the end of the wait if an earlier call has sent the
+        request.
+        """
         self._opened()
         awaited = self._awaited[0]
         try:
@@ -266,8 +278,8 @@ class Connection:
                                is_lasting=True) from None
 
     def _await_all(self) -> None:
-        """Receive and keep the answers to all requests in flight, because the broker serves no other request during a
-        login.
+        """Receive the answers to all requests in flight, and keep them for `receive`. During a login, a broker serves
+        only the login.
         """
         while self._awaited:
             try:
@@ -324,7 +336,7 @@ class Connection:
     def push(self) -> None:
         """Send as many bytes of the waiting requests as the socket accepts, without waiting.
 
-        Raise ClientError if it breaks.
+        Raise ClientError if the connection breaks.
         """
         opened = self._opened()
         opened.settimeout(0)
@@ -344,7 +356,7 @@ class Connection:
                 self._unsent.popleft()
 
     def _push_all(self) -> None:
-        """Send all waiting requests. Wait at most request.timeout.ms for each."""
+        """Send all waiting requests. Wait for room in the socket, at most request.timeout.ms for each request."""
         left, timeout_ms, end_ms = 0, 0, 0
         while self._unsent:
             if len(self._unsent) != left:
@@ -356,7 +368,7 @@ class Connection:
                 self._await_room(end_ms, timeout_ms)
 
     def _await_room(self, end_ms: int, timeout_ms: int) -> None:
-        """Wait until the socket accepts more of the first waiting request. Raise ClientError at `end_ms`."""
+        """Wait until the socket has room for bytes of the first waiting request. Raise ClientError at `end_ms`."""
         unsent = self._unsent[0]
         words = f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} bytes, within '
         is_cut, left_ms = self._limit.cuts(end_ms), self._limit.left_ms(end_ms - self._clock.monotonic_ms())
@@ -369,9 +381,8 @@ class Connection:
         raise self._broken(f'{words}{timeout_ms} ms')
 
     def _read_frame(self, deadline_ms: int, timeout_ms: int, reuses_buffer: bool) -> memoryview:
-        """Return the next frame without its size.
-
-        After a timeout, the next call continues with the bytes received so far.
+        """Return the next frame without its size prefix. After a timeout, the next call keeps the bytes received so
+        far.
         """
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
@@ -399,7 +410,7 @@ class Connection:
         awaited = self._awaited[0].name
         with memoryview(self._buffer) as view:
             while self._filled < size:
-                # A timeout of 0 would make the socket non-blocking.
+                # `settimeout(0)` would make the socket non-blocking.
                 is_cut, left_ms = self._limit.cuts(deadline_ms), deadline_ms - self._clock.monotonic_ms()
                 opened.settimeout(max(self._limit.left_ms(left_ms) if is_cut else left_ms, 0.1) / 1000)
                 try:
@@ -436,7 +447,7 @@ class Connection:
         return self._socket
 
     def _lost(self, name: str, error: OSError | None) -> ClientError:
-        """Return an error whose hint depends on the progress of the connection."""
+        """Return the error for a lost connection. Its hint depends on the step at which the connection was lost."""
         words = error and (getattr(error, 'reason', None) or error.strerror)
         reason = f'({words})' if words else ''
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
@@ -478,7 +489,7 @@ class Connection:
         self._renewal_at_ms = self._clock.monotonic_ms() + lifetime_ms * REAUTHENTICATE_AT if lifetime_ms > 0 else None
 
     def _talk_sasl(self) -> int:
-        """Run the exchange of the mechanism. Return the lifetime of the session in ms, or 0 if it does not end."""
+        """Log in by the SASL mechanism. Return the lifetime of the session in ms, or 0 if the session does not end."""
         from kbroker.client.sasl import conversation_of
         config = self.config
         answer = None
@@ -507,7 +518,7 @@ class Connection:
 
 
 def _without(parts: list[memoryview], count: int) -> list[memoryview]:
-    """Return the parts without their first `count` bytes."""
+    """Return the parts without the first `count` bytes of all parts together."""
     for number, part in enumerate(parts):
         if count < len(part):
             return [part[count:], *parts[number + 1:]]
@@ -516,7 +527,7 @@ def _without(parts: list[memoryview], count: int) -> list[memoryview]:
 
 
 def _connect(host: str, port: int, address: str, config: ClientConfig, limit: TimeLimit) -> socket.socket:
-    """Connect, with a handshake if the config asks for TLS. `limit` bounds each wait."""
+    """Connect to a broker, with a TLS handshake if the config requires TLS. `limit` limits each wait."""
     setup_ms = config.connection_setup_timeout_ms
     limit_ms = limit.left_ms(setup_ms)
     is_cut = limit_ms < limit.finally_left_ms(setup_ms)
@@ -547,7 +558,7 @@ def _connect(host: str, port: int, address: str, config: ClientConfig, limit: Ti
 
 
 def _connected(host: str, port: int, seconds_left: Callable[[], float]) -> socket.socket:
-    """Connect to the first address of a host that accepts. If all refuse, raise the error of the last address."""
+    """Connect to the first address of a host that accepts. If all addresses refuse, raise the error of the last one."""
     *others, last = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for found in others:
         with suppress(OSError):
@@ -556,7 +567,7 @@ def _connected(host: str, port: int, seconds_left: Callable[[], float]) -> socke
 
 
 def _connected_to(found: Any, timeout_s: float) -> socket.socket:
-    """Connect to an address that `getaddrinfo` has found."""
+    """Connect to an address, given as a row of `getaddrinfo`."""
     family, kind, protocol, _, place = found
     opened = socket.socket(family, kind, protocol)
     try:

@@ -1,4 +1,4 @@
-"""The records that a consumer returns: columns of one partition, decoded from the answers to Fetch."""
+"""The records that a consumer returns: columns with the records of one partition, decoded from answers to Fetch."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from kbroker.record.records import MAX_DECOMPRESSED_BYTES, Record
 
 
 class DeliveredRecords(NamedTuple):
-    """Records of one partition as objects."""
+    """Records of one partition that a share consumer returns, as objects."""
 
     topic: str
     partition: int
     records: Sequence[Record]
     delivery_count: int | None = None
-    """The number of times that a share group has delivered the records, including this delivery."""
+    """The number of times that the share group has delivered these records, including this delivery."""
 
 
 class ConsumedBatch:
-    """One or more consecutive records of one partition as columns, without an object for each record.
+    """One or more consecutive records of one partition, stored as columns instead of one object for each record.
 
     `keys` and `values` are sequences of bytes or None, and Arrow arrays. `offsets` and `timestamps` (in milliseconds)
     are views of int64. The columns stay valid as long as they are referenced.
@@ -52,7 +52,7 @@ class ConsumedBatch:
 
 
 class FetchedPartition(NamedTuple):
-    """One partition in an answer; `row` is the PartitionData of FetchResponse."""
+    """The part of an answer about one partition. `row` is the PartitionData of FetchResponse."""
 
     topic: str
     partition: int
@@ -61,10 +61,10 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedRecords:
-    """The records of one partition in an answer that are not delivered yet. `offset` is the next offset to deliver.
+    """The fetched records of one partition that the consumer has not returned yet. `offset` is that of the next record.
 
-    Markers, aborted records and records below the requested offset are not delivered. Answers to read_uncommitted have
-    null `aborted_transactions`, so aborted records are delivered, too.
+    Markers, aborted records and records below the requested offset are hidden. In an answer to read_uncommitted,
+    `aborted_transactions` is null, so the aborted records are returned, too.
     """
 
     def __init__(self, fetched: FetchedPartition, check_crcs: bool, batch_records: int):
@@ -81,17 +81,18 @@ class FetchedRecords:
                                       max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
 
     def take(self) -> ConsumedBatch | None:
-        """Return the next records, or None if only hidden records are left. A batch of the partition is not split.
+        """Return the next records, or None if only hidden records are left. The records end with a whole batch of the
+        log.
 
-        Raise KafkaError for a damaged batch. The error has the offset after it, at which the reader may continue.
-        `offset` remains at the damaged batch, and the next call raises the same error.
+        Raise KafkaError for a damaged batch. The message contains the offset after the batch, at which the program may
+        continue. `offset` remains at the damaged batch, so the next call raises the same error.
         """
         try:
             self._position = self._decoder.feed(self._data, self._filter, position=self._position,
                                                 start_offset=self._start_offset)
             self.is_finished = not self._decoder.is_full
         except KafkaError as error:
-            # Return the records before the damage first.
+            # Return the records before the damaged batch first: the next call raises the error.
             self._position = self._decoder.position
             if not self._decoder.rows:
                 raise self._located(error) from None
@@ -99,8 +100,9 @@ class FetchedRecords:
         return ConsumedBatch(self.topic, self.partition, RecordColumns(self._decoder)) if self._decoder.rows else None
 
     def _located(self, error: KafkaError) -> KafkaError:
-        """Return the error with the place of the batch, and with the place of the batch after it if its header is
-        sound.
+        """Return the error with the offset of the damaged batch in its message.
+
+        If the header of the batch is sound, the message also contains the offset after the batch.
         """
         where, rest = f'{self.topic}-{self.partition}, offset ', ''
         try:
@@ -113,7 +115,9 @@ class FetchedRecords:
 
 
 def next_offset(fetched: FetchedPartition) -> int:
-    """Return the offset after the last whole batch, even if that is not delivered (markers take offsets, too)."""
+    """Return the offset after the last whole batch in the answer. Hidden batches count, because markers have offsets,
+    too.
+    """
     offset = fetched.fetch_offset
     try:
         for header, _ in iter_batches(fetched.row.records or b''):

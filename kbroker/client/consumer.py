@@ -1,8 +1,8 @@
-"""A consumer that reads partitions of its own choice, or the partitions that its group assigns. Blocking.
+"""A blocking consumer that reads the partitions that its program assigns, or the partitions that its group assigns.
 
-Fetches, rebalances and automatic commits all happen in `poll`. If the program of a member is busy, a thread sends the
-heartbeats (`client/background_heartbeats`). A program that does not poll for max.poll.interval.ms loses its place in
-the group.
+Fetches, rebalances and automatic commits all happen in `poll`. While the program is busy, a thread sends the heartbeats
+(`client/background_heartbeats`). If the program does not call `poll` for max.poll.interval.ms, the consumer leaves the
+group.
 """
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Consumer:
 
     `servers` is the value of bootstrap.servers, or a cluster that several clients share. `options` are settings under
     Kafka's names, written with underscores (`group_id='g'`). `settings` has them under Kafka's own names (`{'group.id':
-    'g'}`). An unknown name raises ValueError. A consumer of `topics` subscribes to them. It belongs to one thread and
-    one process, and is closed as a context manager or by `close`.
+    'g'}`). An unknown name raises ValueError. With `topics`, the constructor subscribes to them. Only one thread of one
+    process may use the consumer. It is closed by `close`, or at the end of a `with` block.
     """
 
     def __init__(self, servers: Servers = None, settings: ConsumerSettings | Mapping[str, object] | None = None,
@@ -82,7 +82,9 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the consumer. After an exception in the block, commit no position, and do not call the listener."""
+        """Close the consumer. After an exception in the `with` block, commit no position, and do not call the
+        listener.
+        """
         if error is not None and self._session is not None:
             self._session.listener = RebalanceListener()
         try:
@@ -109,7 +111,7 @@ class Consumer:
             return member.metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, independent of any group."""
+        """Read these partitions, without the assignment by a group."""
         self._check_use()
         chosen = partitions_of(partitions)
         self._positions.forget_waiting()
@@ -121,9 +123,8 @@ class Consumer:
             self._positions.offsets = wanted
 
     def unsubscribe(self) -> None:
-        """Stop reading all partitions.
-
-        A member commits its positions if enable.auto.commit is true, and leaves its group.
+        """Stop reading all partitions. A member of a group commits its positions if enable.auto.commit is true, and
+        leaves.
         """
         self._check_use()
         self._positions.forget_waiting()
@@ -136,12 +137,14 @@ class Consumer:
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | str | None = None,
                   regex: str | None = None, listener: RebalanceListener | None = None) -> None:
-        """Share these topics, or all topics whose full name matches, with the other members of the group.
+        """Share topics with the other members of the group: `topics`, or all topics whose full names match an
+        expression.
 
         The consumer evaluates `pattern`, which matches no internal topics. The broker evaluates `regex`, in the syntax
-        of RE2, which also matches internal topics and needs group.protocol=consumer. The subscription replaces the
-        previous one. `listener` replaces the previous listener unless it is None. Raise ConfigError if `regex` is given
-        with another group.protocol, TypeError or ValueError for topics and expressions that do not fit together.
+        of RE2, which also matches internal topics and needs group.protocol=consumer. The call replaces the previous
+        subscription, and the previous listener unless `listener` is None. Raise ConfigError if `regex` is given with a
+        different group.protocol. Raise ValueError for a combination of topics and expressions that is not allowed, and
+        TypeError for an argument of a wrong type.
         """
         self._check_use()
         session = self._group()
@@ -159,12 +162,12 @@ class Consumer:
         session.join_later()
 
     def position(self, topic: str, partition: int) -> int | None:
-        """Return the offset of the next record, or None before the first poll."""
+        """Return the offset of the next record that `poll` returns, or None before the first poll."""
         partitions_of([(topic, partition)])
         return self._positions.next_of((topic, partition))
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Set the next offset to read.
+        """Set the offset at which the next poll reads.
 
         Raise KeyError for a partition that is not assigned, ValueError for an offset below 0.
         """
@@ -175,15 +178,15 @@ class Consumer:
         self._positions.seek({(topic, partition): offset})
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read these partitions, or all assigned partitions, from their first records."""
+        """Let the next poll read these partitions, or all assigned partitions, from their first records."""
         self._positions.seek(self.beginning_offsets(self._chosen(partitions)))
 
     def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read only records that are written from now on."""
+        """Move these partitions, or all assigned partitions, to their ends: only later records are read."""
         self._positions.seek(self.end_offsets(self._chosen(partitions)))
 
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read from the first record at or after this time, or from the end of a partition without one."""
+        """Read from the first record at or after this time. If a partition has no record so late, read from its end."""
         chosen = self._chosen(partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, number_of(timestamp_ms, 'a timestamp in ms')))
         ends = self.end_offsets([partition for partition in chosen if found[partition] is None])
@@ -192,7 +195,7 @@ class Consumer:
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition,
                                                                                      ListedOffset | None]:
-        """Return for each partition the first offset at or after a time in ms, or None if no record is that late."""
+        """Return the first offset of each partition at or after its time in ms, or None if it has no record so late."""
         self._use.check()
         found = Admin(self._cluster).list_offsets(timestamps_ms, self._isolation_level) if timestamps_ms else {}
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
@@ -202,7 +205,7 @@ class Consumer:
         return self._offsets_at(EARLIEST, partitions)
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each partition that this consumer may read."""
+        """Return the offset after the last readable record of each partition, according to isolation.level."""
         return self._offsets_at(LATEST, partitions)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -241,13 +244,14 @@ class Consumer:
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
-        """Return records as soon as there are any, or [] after `timeout_ms`. The next fetch is then in flight.
+        """Return records as soon as any have arrived, or [] after `timeout_ms`. When records are returned, the next
+        fetch is already in flight.
 
-        The next call continues unfinished work, such as a rebalance that waits for another member. In addition to
-        `timeout_ms`, a call takes the time of the listener and of the resolution of host names, and at first a second
-        to open a connection.
+        A call continues work that the previous call did not finish, such as a rebalance that waits for a different
+        member. A call may take longer than `timeout_ms`: by the time of the listener, by the time to resolve host
+        names, and by about a second when a connection is first opened.
 
-        Raise KafkaError for a damaged batch, after the records before it were returned. The position is then that of
+        Raise KafkaError for a damaged batch, after the records before the batch were returned. The position remains at
         the damaged batch.
         """
         self._check_use()
@@ -262,10 +266,10 @@ class Consumer:
                 return batches
 
     def __iter__(self) -> Iterator[ConsumedBatch]:
-        """Yield batches without end, until the consumer is closed. The position follows the yielded batches.
+        """Yield batches until the consumer is closed. The position is always after the last yielded batch.
 
-        A batch has max.poll.records records, and more if it needs them to end with a whole batch of the partition.
-        Raise the errors of `poll`.
+        A yielded batch has max.poll.records records, or more if a batch of the partition would otherwise be split.
+        Raise the same errors as `poll`.
         """
         while not self._use.is_refused:
             self._check_use()
@@ -279,7 +283,7 @@ class Consumer:
                 yield batch
 
     def _fetch(self, timeout_ms: int) -> None:
-        """Wait for records at most `timeout_ms`, and queue them in the positions."""
+        """Wait at most `timeout_ms` for records, and queue them in `_positions`."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         with self._cluster.within(timeout_ms):
             while True:
@@ -293,7 +297,9 @@ class Consumer:
                     return
 
     def _prepare_fetches(self) -> int:
-        """Do all work that precedes a fetch. Return the time at which it is due again, in ms of the monotonic clock."""
+        """Keep the membership, find positions, and send fetches. Return the time at which to do this again, in ms of
+        the monotonic clock.
+        """
         try:
             due_ms = NEVER_MS if self._session is None else self._session.keep_membership()
             try:
@@ -307,9 +313,7 @@ class Consumer:
         return min(due_ms, self._reach.due_ms)
 
     def _forget_waiting_before_join(self) -> None:
-        """Drop the queued records, and move the positions back to them, if the group waits for this member or has
-        removed it.
-        """
+        """Drop the queued records if the member must join its group. Move the positions back to the dropped records."""
         if self._session is not None and self._session.member.must_join:
             self._positions.forget_waiting()
 
@@ -319,7 +323,7 @@ class Consumer:
     def _send_fetches_ahead(self) -> None:
         """Fetch the records after the queued ones.
 
-        Ignore errors, which must not delay the queued records: the next fetch gets them.
+        Ignore errors, which must not delay the queued records. A lasting error occurs again in the next fetch.
         """
         with suppress(KafkaError, ClientError, OutOfTime):
             self._fetcher.send(self._positions_to_fetch())
@@ -329,11 +333,13 @@ class Consumer:
         return {partition: wanted[partition] for partition in self._reach.within(wanted)}
 
     def _passes(self, error: KafkaError) -> bool:
-        """Return whether an error ends by itself, like the error of a partition that has just lost its leader."""
+        """Return whether an error is temporary, such as the error of a partition that has just lost its leader."""
         return isinstance(error, PartitionOffline) or (self._session is not None and self._session.passes(error))
 
     def _accept(self, fetched: FetchedPartition) -> None:
-        """Queue the records of an answer, and move the position after them. Drop an answer for another position."""
+        """Queue the records of an answer, and move the position after them. Drop the answer if the position has
+        changed.
+        """
         partition = (fetched.topic, fetched.partition)
         if self._positions.offsets.get(partition) != fetched.fetch_offset or partition in self._positions.paused:
             return
@@ -362,7 +368,9 @@ class Consumer:
     # ---- positions
 
     def _find_positions(self) -> int:
-        """Find the unknown positions. Return the time at which to try again, in ms of the monotonic clock."""
+        """Find the positions of partitions that have none. Return the time of the next try, in ms of the monotonic
+        clock.
+        """
         unknown = self._positions.unknown()
         if not unknown:
             self._stable.end_wait()     # a seek or a rebalance may have ended it
@@ -379,7 +387,7 @@ class Consumer:
         return NEVER_MS
 
     def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets for auto.offset.reset. Raise KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""
+        """Return the offsets that auto.offset.reset selects. Raise KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""
         reset = self.settings.auto_offset_reset
         if reset == 'none':
             missing = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(partitions))
@@ -399,9 +407,9 @@ class Consumer:
         return {partition: listed.offset for partition, listed in found.items()}
 
     def stats(self) -> dict[str, int]:
-        """Return counts by name: totals since the construction, and present values.
+        """Return {name: count}: totals since the consumer was constructed, and present values.
 
-        `records_lag` counts the records between the fetched ones and the end of the assigned partitions.
+        `records_lag` is the number of records of the assigned partitions that are not fetched yet.
         """
         self._use.check()
         return {**self._counts, 'assigned_partitions': len(self._positions),
@@ -410,22 +418,25 @@ class Consumer:
     # ---- the group
 
     def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions after the records that the consumer has returned."""
+        """Return the offsets that a commit would store: the position of each partition after the returned records."""
         return self._positions.to_commit()
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit the positions, or these offsets. Raise KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
+        """Commit `offsets`, or the positions by default. Raise KafkaError (such as ILLEGAL_GENERATION) after a
+        rebalance.
+        """
         self._use.check()
         wanted = self.offsets_to_commit() if offsets is None else as_offsets(offsets)
         self._group().commit(wanted)
 
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
-        """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
+        """Commit the positions if `commits` is true, and leave the group. `commits` defaults to enable.auto.commit.
 
-        Both together take at most `timeout_ms` (default: 30 s), including the logins of new connections. Raise
-        KafkaError or ClientError if the commit has no answer in that time, or cannot be sent because a heartbeat has no
-        answer. If the coordinator does not answer, the session times out. With a timeout of 0, nothing is committed and
-        the session times out. In a forked process, the connections are closed without sending anything.
+        The call takes at most `timeout_ms` (default: 30 s), including the logins of new connections. Raise KafkaError
+        or ClientError if the commit gets no answer in that time, or cannot be sent because a heartbeat is unanswered.
+        If the coordinator does not answer, the group removes the member when its session times out. With a timeout of
+        0, nothing is committed and the session times out, too. In a forked process, the connections are closed without
+        sending anything.
         """
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else milliseconds_of(timeout_ms, 'timeout_ms')
         if self._use.is_refused:
@@ -450,7 +461,7 @@ class Consumer:
             self._cluster.close()
 
     def _check_use(self) -> None:
-        """Raise RuntimeError for a use that `ExclusiveUse` refuses, and for a use by a listener."""
+        """Raise RuntimeError if `ExclusiveUse` refuses the calling thread, or if a listener is the caller."""
         self._use.check()
         if self._session is not None and self._session.calls.is_running:
             raise RuntimeError('found a poll, a close or another subscription in a call of a RebalanceListener, '

@@ -1,4 +1,4 @@
-"""A member of a consumer group by the protocol of KIP-848: the broker assigns, and heartbeats carry all data.
+"""A member of a consumer group in the protocol of KIP-848: the broker assigns, and all data is in heartbeats.
 
     join():        the first heartbeat has epoch 0, the subscription, and no partitions
     heartbeats:    contain the changes since the last heartbeat, or all data if that had no answer; an answer with an
@@ -6,8 +6,8 @@
     surrendered(): returns the partitions that the assignment takes away, with which the consumer finishes
     join() again:  adopts the same assignment; a heartbeat that follows at once reports its partitions
 
-An assignment that arrives between `surrendered` and `join` waits for the next join. Otherwise a heartbeat could report
-that partitions are given up before the consumer has finished with them.
+An assignment that arrives between `surrendered` and `join` is adopted by the join after this one. Otherwise a heartbeat
+could report that partitions are given up while the consumer still uses them.
 """
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from kbroker.client.membership import AWAY, FENCED, JOINING, LEAVING, EpochMembe
 from kbroker.protocol import messages
 
 _STALE = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
-"""The errors of a commit that was late. The next heartbeat returns the epoch that the group expects."""
+"""The errors of a commit with an old member epoch. The next heartbeat returns the epoch that the group expects."""
 
 
 class ConsumerMember(EpochMember, GroupMember):
-    """A member by KIP-848.
+    """A member of a consumer group in the protocol of KIP-848.
 
-    `regex` returns an expression. The broker adds the topics that match it to the topics that `join` names.
+    `regex` returns the subscribed expression, or None. The broker adds the topics that match it to the topics given to
+    `join`.
     """
 
     lost_place = FENCED | _STALE
@@ -37,18 +38,18 @@ class ConsumerMember(EpochMember, GroupMember):
         super().__init__(*arguments, **options)
         self._regex = regex
         self._subscription: Any = None
-        """The topics and the expression that the group knows."""
+        """The topics and the expression of the subscription that the group knows."""
         self._owned: dict[bytes, list[int]] = {}
-        """The partitions in use. The next heartbeat reports a change of these."""
+        """The partitions in use. After a change, the next heartbeat reports them."""
         self._considered: dict[bytes, list[int]] | None = None
-        """The assignment for which `surrendered` was called, until the next `join`."""
+        """The assignment for which `surrendered` was last called; None after the next `join`."""
         self._has_lost_place = False
         """True if other members may have read the partitions since the last `join`."""
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join, or adopt the last assignment.
+        """Join the group, or adopt the last assignment. Return the assigned partitions.
 
-        Partitions of topics that the metadata does not name yet are added later.
+        A partition whose topic id is not yet in the metadata is added by a later call.
         """
         self._subscribe(topics)
         assigned, self._considered = self._assigned if self._considered is None else self._considered, None
@@ -67,7 +68,9 @@ class ConsumerMember(EpochMember, GroupMember):
         return self._has_lost_place
 
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the owned partitions that the last assignment does not have. `join` reports that they are given up."""
+        """Return the owned partitions that are not in the last assignment. The next `join` reports that they are given
+        up.
+        """
         self._subscribe(topics)
         self._considered = considered = self._assigned
         names = self._names_of(considered)
@@ -75,7 +78,7 @@ class ConsumerMember(EpochMember, GroupMember):
                              if topic_id in names for index in indexes}
 
     def _subscribe(self, topics: Collection[str]) -> None:
-        """Become a member with this subscription, unless the group knows it already."""
+        """Send this subscription to the group, unless the group knows it. This joins a group that was left."""
         subscription = sorted(topics), self._regex()
         if self.generation_id < JOINING or self._subscription != subscription:
             self._subscription = subscription
@@ -130,9 +133,9 @@ class ConsumerMember(EpochMember, GroupMember):
             self.must_join = True
 
     def leave(self) -> None:
-        """Leave the group, which releases the partitions at once.
+        """Leave the group, which releases the partitions immediately.
 
-        A static member keeps them until its session ends or it rejoins.
+        A static member keeps its partitions until its session ends or it rejoins.
         """
         if self.generation_id < JOINING:
             return

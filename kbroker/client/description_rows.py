@@ -29,7 +29,7 @@ CONFIG_SOURCES = ('UNKNOWN', 'DYNAMIC_TOPIC_CONFIG', 'DYNAMIC_BROKER_CONFIG', 'D
                   'STATIC_BROKER_CONFIG', 'DEFAULT_CONFIG', 'DYNAMIC_BROKER_LOGGER_CONFIG',
                   'DYNAMIC_CLIENT_METRICS_CONFIG', 'DYNAMIC_GROUP_CONFIG')
 CONFIG_TYPES = ('UNKNOWN', 'BOOLEAN', 'STRING', 'INT', 'SHORT', 'LONG', 'DOUBLE', 'LIST', 'CLASS', 'PASSWORD')
-"""The names of DescribeConfigs by their codes."""
+"""The names of the sources and types in DescribeConfigs: the code is the index."""
 
 
 def config_of(row: Any) -> ConfigEntry:
@@ -134,7 +134,7 @@ def _partitions(assignment: Any) -> Partitions:
 
 
 def _classic_assignment(data: bytes) -> Partitions:
-    """Return the partitions of a member's assignment, or none before its first assignment and for an unknown format."""
+    """Return the partitions of a member's assignment: none before the first assignment, none for an unknown format."""
     try:
         return tuple(sorted(assigned_partitions(data)))
     except ProtocolError:

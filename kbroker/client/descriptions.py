@@ -9,7 +9,7 @@ from kbroker.base.lean_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A source that sets the value, or would set it if no source of higher precedence did."""
+    """A source that has a value for a setting. The source of the highest precedence determines the value in use."""
 
     name: str
     value: str | None
@@ -18,19 +18,19 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting of a topic, a broker or a group (DescribeConfigs)."""
+    """A setting of a topic, a broker or a group, as described by DescribeConfigs."""
 
     name: str
     value: str | None
     """The value as a text; None for a secret."""
     source: str
-    """The source by Kafka's name: DEFAULT_CONFIG, DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG ..., or UNKNOWN."""
+    """The name of the value's source: DEFAULT_CONFIG, DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG ..., or UNKNOWN."""
     is_sensitive: bool = False
     is_read_only: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """The sources in the order of precedence; empty unless they were requested."""
+    """All sources that have a value, the source of the highest precedence first; empty unless requested."""
     type: str = 'UNKNOWN'
-    """The type by Kafka's name: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
+    """The name of the type: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
     documentation: str | None = None
 
 
@@ -39,20 +39,20 @@ class ScramCredentialInfo:
     """A credential of a user, without its secrets (KIP-554)."""
 
     mechanism: str
-    """SCRAM-SHA-256 or SCRAM-SHA-512, or the number of an unknown mechanism."""
+    """SCRAM-SHA-256, SCRAM-SHA-512, or the code of a mechanism that the client does not know."""
     iterations: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """A partition's state of one producer id (DescribeProducers, KIP-664)."""
+    """The state that a partition has stored for one producer id (DescribeProducers, KIP-664)."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_timestamp_ms: int
     coordinator_epoch: int
-    """The coordinator's epoch in the last marker; -1 before the first marker."""
+    """The epoch of the coordinator that wrote the last marker; -1 before the first marker."""
     transaction_first_offset: int | None
 
 
@@ -62,7 +62,7 @@ class TransactionListing:
     coordinator_id: int
     producer_id: int
     state: str
-    """The state by Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+    """The name of the state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class TransactionInfo:
     timeout_ms: int
     start_timestamp_ms: int | None
     partitions: tuple[tuple[str, int], ...]
-    """The partitions in the order of the source."""
+    """The partitions of the transaction, in the order of the coordinator's answer or of the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,12 @@ class GroupListing:
     group_id: str
     coordinator_id: int
     state: str
-    """The state of the group; empty before ListGroups 4."""
+    """The state of the group; '' if the broker's version of ListGroups is below 4."""
     protocol_type: str
     group_type: str
-    """The type of the group: classic, consumer, share or streams; empty before ListGroups 5."""
+    """The type of the group (classic, consumer, share, streams); '' if the broker's version of ListGroups is below
+    5.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +103,16 @@ class GroupMemberInfo:
     epoch: int | None = None
     """The member epoch; None for the classic protocol."""
     target_assignment: tuple[tuple[str, int], ...] | None = None
-    """The assignment that the member is to reach; None unless the protocol is consumer (KIP-848)."""
+    """The assignment that the group has chosen for the member; None unless the group type is consumer (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     group_id: str
     state: str
-    """The state by Kafka's name, such as Empty, Stable, PreparingRebalance or Reconciling.
+    """The name of the state, such as Empty, Stable, PreparingRebalance or Reconciling.
 
-    For a directory, its rows imply it.
+    For a group read from a log directory, the state is derived from the rows of the group.
     """
     protocol_type: str
     protocol: str
@@ -118,12 +120,12 @@ class GroupInfo:
     coordinator_id: int
     members: tuple[GroupMemberInfo, ...]
     epoch: int | None = None
-    """The group epoch. This field and the next one are None for the classic protocol."""
+    """The epoch of the group; None for the classic protocol, like `assignment_epoch`."""
     assignment_epoch: int | None = None
 
     @property
     def group_type(self) -> str:
-        """Kafka's type of the described group: classic, consumer, share or streams."""
+        """The type of the described group: classic, consumer, share or streams."""
         if self.protocol_type in ('share', 'streams'):
             return self.protocol_type
         return 'classic' if self.epoch is None else 'consumer'
@@ -131,19 +133,22 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShareOffset:
-    """The offset at which a share group begins in a partition. `start_offset` is None until the group has chosen it."""
+    """The offset of a partition from which a share group delivers records.
+
+    `start_offset` is None until the group has chosen it.
+    """
 
     topic: str
     partition: int
     leader_epoch: int | None
     start_offset: int | None
     lag: int | None
-    """The number of offsets from the start to the end of the log that no member has finished; None if unknown."""
+    """The number of offsets from `start_offset` to the end of the log that no member has finished; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsMemberInfo:
-    """A member of a streams group (KIP-1071). Tasks are numbers by role and by subtopology."""
+    """A member of a streams group (KIP-1071). `tasks` maps each role to {subtopology: task numbers}."""
 
     member_id: str
     process_id: str
@@ -158,7 +163,7 @@ class StreamsMemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubtopologyInfo:
-    """The topics of a subtopology."""
+    """The topics that a subtopology reads and writes."""
 
     subtopology_id: str
     sources: tuple[str, ...]

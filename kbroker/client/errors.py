@@ -1,11 +1,11 @@
-"""The client's errors: ClientError for the network, KafkaError for the answer of a broker."""
+"""The client's errors: ClientError for a network failure, KafkaError for an error that a broker returns."""
 from kbroker.base.errors import ErrorCode, KafkaError
 
 
 class ClientError(OSError):
-    """A failure of the network or of the peer: one line with the address and a hint.
+    """A failure of the network or of the peer. The message is one line with the address and a hint.
 
-    If `is_lasting`, a retry does not help (an untrusted certificate, a port that is not a broker's).
+    If `is_lasting`, a retry does not help, for example for an untrusted certificate, or a port that is not a broker's.
     """
 
     def __init__(self, message: str, is_lasting: bool = False):
@@ -21,22 +21,24 @@ class PartitionOffline(KafkaError):
 
 
 class AnswerTimeout(ClientError):
-    """No answer came in time. It may still come, and the connection remains usable while it is open."""
+    """No answer arrived in time. The answer may still arrive: the connection can be used while it is open."""
 
 
 def known_code(code: int) -> ErrorCode:
-    """Return the ErrorCode of a number. An unknown number becomes UNKNOWN_SERVER_ERROR."""
+    """Return the ErrorCode with this number, or UNKNOWN_SERVER_ERROR for an unknown number."""
     return ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
 
 def error_of(code: int, what: str, message: str | None = None) -> KafkaError:
-    """Return the KafkaError for a broker's answer to `what`, with the broker's message if it sent one."""
+    """Return the KafkaError for the error code of an answer. Its text has `what`, and the broker's message if it has
+    one.
+    """
     known = known_code(code)
     name = known.name if known == code else f'error code {code}'
     return KafkaError(known, f'{what}: {name}: {message or known.message}')
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise the KafkaError of `error_of` unless `code` is NONE."""
+    """Raise the KafkaError that `error_of` returns, unless `code` is NONE."""
     if code:
         raise error_of(code, what, message)

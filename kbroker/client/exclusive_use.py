@@ -1,6 +1,7 @@
-"""A guard against uses of a client that would corrupt its connections: by a second thread, after a fork, after `close`.
+"""A guard that refuses the use of a client by a second thread, in a forked process, and after `close`.
 
-A client has no locks. It belongs to the thread that uses it first after its construction.
+A use by a second thread or process would corrupt the connections, because a client has no locks. A client belongs to
+the thread that uses it first after its construction.
 """
 from __future__ import annotations
 
@@ -10,13 +11,16 @@ from threading import get_ident
 
 UNCLAIMED = -1
 REFUSED = -2
-"""An identifier that no thread has, so one comparison finds every wrong use."""
+"""An identifier that no thread has. So one comparison with the calling thread finds every wrong use."""
 
 _GUARDS: weakref.WeakSet[ExclusiveUse] = weakref.WeakSet()
 
 
 class ExclusiveUse:
-    """The owner of a client. To save nanoseconds, a caller may compare `thread` itself before it calls `claim`."""
+    """The owner of a client.
+
+    To save nanoseconds, a caller may compare its own identifier with `thread`, and call `claim` only if they differ.
+    """
 
     __slots__ = ('__weakref__', '_refusal', '_what', 'thread')
 
@@ -49,7 +53,7 @@ class ExclusiveUse:
         self.thread = get_ident()
 
     def end(self, refusal: str = 'that was closed, expected an open one') -> None:
-        """Refuse all further uses. `refusal` is the reason in the error."""
+        """Refuse all later uses. `refusal` is the reason that the error gives."""
         self.thread, self._refusal = REFUSED, refusal
 
 

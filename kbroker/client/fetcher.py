@@ -1,7 +1,8 @@
-"""Fetch requests in flight, one at each leader.
+"""Keeps one Fetch request in flight at each leader.
 
 A request waits at its broker until there are records or fetch.max.wait.ms is over. The caller does not block during
-that time. The consumer drops the answer for a position that has changed since (by a seek or another assignment).
+that time. If a seek or a new assignment has changed a position during the request, the consumer drops the answer for
+it.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from kbroker.protocol.messages import FetchRequest
 
 _NUMBERS = itertools.count(1)
 LAST_FETCH_VERSION = 12
-"""Later versions identify topics by id. No other change in them concerns consumers."""
+"""The last version of Fetch that identifies topics by name. No other change in later versions concerns consumers."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,8 @@ class _InFlight:
 class Fetcher:
     """Sends Fetch requests and receives their answers.
 
-    Raises ClientError only for lasting failures. The next request reopens a broken connection.
+    The methods raise ClientError only for lasting failures. After any other failure, the next request reopens the
+    connection.
     """
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, clock: Clock | None = None,
@@ -47,7 +49,7 @@ class Fetcher:
         self._clock = clock or Clock()
         self._sleep = sleep
         self._in_flight: dict[Connection, _InFlight] = {}
-        # A connection returns answers in the order of its requests, so no other client may share it.
+        # A connection returns answers in the order of its requests, so each fetcher has separate connections.
         self._purpose = f'fetch {next(_NUMBERS)}'
 
     def close(self) -> None:
@@ -57,7 +59,9 @@ class Fetcher:
         self._in_flight.clear()
 
     def send(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Send a Fetch to every leader that has none in flight. Raise KafkaError for a partition without a leader."""
+        """Send a Fetch to every leader that has no Fetch in flight. Raise KafkaError for a partition without a
+        leader.
+        """
         by_connection: dict[Connection, dict[TopicPartition, int]] = {}
         for partition, offset in positions.items():
             connection = self._cluster.leader(*partition, self._purpose)
@@ -81,7 +85,8 @@ class Fetcher:
         fetched: list[FetchedPartition] = []
         connections = list(self._in_flight)
         if not connections:
-            # If no request is in flight, there is no socket to wait for, and an immediate retry would be useless.
+            # Without a request in flight, there is no socket to wait for. The sleep keeps the caller from retrying
+            # immediately.
             self._sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
             return fetched
         if any(connection.has_buffered for connection in connections):
@@ -125,7 +130,9 @@ class Fetcher:
 
 def fetch_request(positions: Mapping[TopicPartition, int], isolation_level: int, max_bytes: int,
                   partition_max_bytes: int, max_wait_ms: int, min_bytes: int = 1) -> FetchRequest:
-    """Return a Fetch from these offsets on, without a session (KIP-227), for versions up to LAST_FETCH_VERSION."""
+    """Return a Fetch that starts at these offsets, without a fetch session (KIP-227), for versions up to
+    LAST_FETCH_VERSION.
+    """
     topics = [FetchRequest.FetchTopic(topic=topic, partitions=[
         FetchRequest.FetchPartition(partition=index, fetch_offset=positions[topic, index],
                                     partition_max_bytes=partition_max_bytes)

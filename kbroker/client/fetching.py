@@ -15,18 +15,20 @@ from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, iter
 MAX_BYTES = 8 << 20
 MAX_WAIT_MS = 500
 IDLE_ROUNDS = 20
-"""The number of consecutive answers without a batch below the high watermark after which reading fails."""
+"""The number of consecutive answers without a batch, for an offset below the high watermark, after which reading
+fails.
+"""
 
 
 def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: int = 0, end_offset: int | None = None,
                   isolation_level: Literal['read_uncommitted', 'read_committed'] = 'read_uncommitted',
                   max_bytes: int = MAX_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches that overlap [`start_offset`, `end_offset`), with markers, each checked against its CRC.
+    """Yield the batches that overlap [`start_offset`, `end_offset`), including markers. Check the CRC of each batch.
 
-    A start below the log's start is raised to it. The end is at most the high watermark, or with read_committed the
-    last stable offset, at the time of the first request. read_committed omits the batches of aborted transactions. A
-    view is valid until the next batch is requested. Raise KafkaError (CORRUPT_MESSAGE for a batch that fails its check)
-    and ClientError.
+    A `start_offset` below the log start offset is raised to the log start offset. Reading ends at the high watermark,
+    or with read_committed at the last stable offset, as of the first request. read_committed omits the batches of
+    aborted transactions. A yielded view is valid until the next batch is requested. Raise KafkaError if the broker
+    returns an error, and with CORRUPT_MESSAGE for a batch whose CRC is wrong. Raise ClientError for a network failure.
     """
     admin = Admin(cluster)
     level = IsolationLevel[isolation_level.upper()]
@@ -64,9 +66,9 @@ def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: in
 
 
 def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the whole batches that reach `position`.
+    """Yield the whole batches that contain `position` or a later offset.
 
-    Raise KafkaError(CORRUPT_MESSAGE) with the place of a bad batch.
+    Raise KafkaError(CORRUPT_MESSAGE) for a damaged batch. The message contains the offset at which reading stopped.
     """
     try:
         for header, batch in iter_batches(records):
@@ -79,7 +81,7 @@ def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator
 
 
 def _fetch(cluster: Cluster, topic: str, partition: int, offset: int, level: IsolationLevel, max_bytes: int) -> Any:
-    """Fetch once, and return the partition's row of the answer."""
+    """Send one Fetch, and return the row of the partition in its answer."""
     connection = cluster.leader(topic, partition)
     answer = connection.call(fetch_request({(topic, partition): offset}, level, max_bytes, max_bytes, MAX_WAIT_MS),
                              max_version=LAST_FETCH_VERSION)

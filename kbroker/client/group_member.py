@@ -1,4 +1,4 @@
-"""The part of a consumer group's member that does not depend on the group's protocol: its offsets."""
+"""The part of a consumer group member that is the same in the classic and the consumer protocol: offset commits."""
 from __future__ import annotations
 
 import abc
@@ -19,25 +19,26 @@ from kbroker.protocol import messages
 
 LAST_COMMIT_VERSION = 9
 LAST_OFFSET_FETCH_VERSION = 7
-"""The last versions that identify topics by name and have a single group at the top level."""
+"""The last versions of OffsetCommit and OffsetFetch that identify topics by name and name one group per request."""
 
 
 class GroupMember(Membership):
     """A member of a consumer group. `heartbeat_if_due` sets `must_join` when the partitions are about to change.
 
-    Raises ClientError, and KafkaError for lasting errors: FENCED_INSTANCE_ID, GROUP_AUTHORIZATION_FAILED,
-    INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED ...
+    The methods raise ClientError for a network failure, and KafkaError for lasting errors such as FENCED_INSTANCE_ID,
+    GROUP_AUTHORIZATION_FAILED, INCONSISTENT_GROUP_PROTOCOL and GROUP_MAX_SIZE_REACHED.
     """
 
     lost_place: frozenset[ErrorCode]
-    """The errors after which the member must join again or get the present epoch."""
+    """The errors after which the member must join again, or must get the current epoch by a heartbeat."""
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings, clock: Clock | None = None):
         super().__init__(cluster, group_id, clock)
         self.must_join = True
         """True if the partitions are about to change. The consumer then commits and calls `join`."""
         self.keeps_positions = False
-        """True if the partitions that the last `join` returned again were always this member's."""
+        """True if the positions are still valid after the last `join`, because no other member has had the partitions.
+        """
         self._settings = settings
         self._no_place = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
         self._former_place = self._no_place
@@ -45,25 +46,25 @@ class GroupMember(Membership):
     @property
     @abc.abstractmethod
     def sends_heartbeats(self) -> bool:
-        """Return whether the group expects heartbeats."""
+        """Return whether the group expects heartbeats from this member."""
 
     @property
     @abc.abstractmethod
     def has_lost_place(self) -> bool:
-        """Return whether other members may have the partitions of the last `join`."""
+        """Return whether other members may already have the partitions that the last `join` returned."""
 
     @abc.abstractmethod
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the owned partitions that the next `join` gives up, as far as the member knows them before the join.
+        """Return the owned partitions that the next `join` is known to give up. The join may give up further
+        partitions.
         """
 
     @property
     def metadata(self) -> GroupMetadata:
-        """The member's place in the group, in whose name offsets are committed, also by
-        Producer.send_offsets_to_transaction.
+        """The group metadata that a commit, or Producer.send_offsets_to_transaction, sends to identify this member.
 
-        After the member has left, this is its former place, so that the group refuses its offsets. The group would
-        accept offsets without a generation, even if another member has read the partitions.
+        After the member has left, the value keeps its last generation, so that the group refuses its offsets. The group
+        would accept offsets without a generation, although other members may have read the partitions since.
         """
         if self.generation_id < 0:
             return self._former_place
@@ -71,21 +72,21 @@ class GroupMember(Membership):
 
     @abc.abstractmethod
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join the group, or adopt its last change. Return the assigned partitions.
+        """Join the group, or adopt its last assignment. Return the assigned partitions.
 
-        Raise OutOfTime while the group is not complete. The next call continues the same join.
+        Raise OutOfTime while the group waits for other members. The next call continues the join.
         """
 
     @property
     def is_joining(self) -> bool:
-        """Return whether a join has begun whose result the consumer has not adopted."""
+        """Return whether a join is in progress, or has a result that the consumer has not yet adopted."""
         return False
 
     def continue_joining(self) -> None:
-        """Do the next step of a join that has begun, if the group is ready. The next `join` returns its result."""
+        """Continue a join in progress, without waiting for other members. The next `join` returns its result."""
 
     def give_up(self) -> None:
-        """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
+        """Leave the group, because the consumer does not poll. A later `join` makes the consumer a member again."""
         self.must_join = True       # a consumer that polls now waits until the member has left
         try:
             self.leave_quietly()
@@ -103,7 +104,7 @@ class GroupMember(Membership):
                 raise
 
     def leave_for_good(self) -> None:
-        """Leave the group. Later commits are in no member's name, which a group without members accepts."""
+        """Leave the group. Later commits name no member: a group without members accepts them."""
         try:
             self.leave_quietly()
         finally:
@@ -113,7 +114,7 @@ class GroupMember(Membership):
     # ---- offsets
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets. Raise KafkaError (REBALANCE_IN_PROGRESS ...) if the partitions have been reassigned."""
+        """Commit offsets. Raise KafkaError, such as REBALANCE_IN_PROGRESS, if the partitions have been reassigned."""
         if not offsets:
             return
         request = messages.OffsetCommitRequest

@@ -1,4 +1,4 @@
-"""The place of a consumer in its group: heartbeats, rebalances, commits, and the calls of the listener."""
+"""The membership of a consumer in its group: heartbeats, rebalances, commits, and the calls of the listener."""
 from __future__ import annotations
 
 import time
@@ -25,15 +25,13 @@ from kbroker.client.subscription import Subscription
 from kbroker.client.time_limit import OutOfTime
 
 JOIN_WAIT_MS = HEARTBEAT_WAIT_MS = 100
-"""The time that a poll waits for records before it checks again whether all members have joined, or a heartbeat is
-answered.
-"""
+"""The interval at which a waiting poll checks whether all members have joined, or a heartbeat has been answered."""
 INTERRUPTED_CLOSE_MS = 1000
-"""The time that `leave` waits for the coordinator after a Ctrl-C in its commit or its listener."""
+"""The time for which `leave` waits for the coordinator after a Ctrl-C during the commit or the call of the listener."""
 
 
 class Shared(NamedTuple):
-    """The parts of a consumer that its group session needs."""
+    """The objects of a consumer that its group session uses."""
 
     cluster: Cluster
     positions: Positions
@@ -43,9 +41,9 @@ class Shared(NamedTuple):
 
 
 class GroupSession:
-    """A member of the group with its heartbeats, for use by the thread of the consumer.
+    """The membership of one consumer, used by the consumer's thread: the member, its heartbeat thread, its listener.
 
-    The member has separate connections, because the thread of its heartbeats uses them, too.
+    The member has separate connections, because the heartbeat thread also uses them.
     """
 
     def __init__(self, shared: Shared, group_id: str, settings: ConsumerSettings, listener: RebalanceListener,
@@ -68,11 +66,13 @@ class GroupSession:
         self._commit_due_ms = 0
 
     def using_member(self) -> AbstractContextManager[GroupMember]:
-        """Use the member while the thread of its heartbeats does not, for at most default.api.timeout.ms."""
+        """Reserve the member for the calling thread within a block, for at most default.api.timeout.ms."""
         return self.heartbeats.using_member(self._cluster.limit, self._cluster.config.default_api_timeout_ms)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets. Raise KafkaError(UNSTABLE_OFFSET_COMMIT) while a transaction is open."""
+        """Return the committed offsets. Raise KafkaError(UNSTABLE_OFFSET_COMMIT) while a transaction commits newer
+        offsets.
+        """
         with self.using_member() as member:
             return member.committed(partitions)
 
@@ -82,10 +82,10 @@ class GroupSession:
         self._shared.counts.add('commit_total')
 
     def passes(self, error: KafkaError) -> bool:
-        """Return whether an error ends by itself.
+        """Return whether an error is temporary.
 
-        The next rebalance removes a topic of the subscription that was deleted. The next call leaves out a partition
-        that has just lost its leader.
+        A deleted topic is removed from the subscription by the next rebalance. A partition that has just lost its
+        leader is skipped by the next call.
         """
         if isinstance(error, PartitionOffline):
             return True
@@ -97,13 +97,13 @@ class GroupSession:
     # ---- the subscription
 
     def join_later(self) -> None:
-        """Let the next poll join with the present subscription."""
+        """Make the next poll join the group with the present subscription."""
         self._metadata_due_ms = 0
         with self.using_member() as member:
             member.must_join = True
 
     def end_subscription(self) -> None:
-        """Commit if enable.auto.commit is true, let the listener handle the end, and leave the group."""
+        """Leave the group. Before, commit if enable.auto.commit is true, and let the listener handle the partitions."""
         try:
             self._give_partitions_back(self._settings.enable_auto_commit)
         finally:
@@ -111,9 +111,9 @@ class GroupSession:
                 member.leave_for_good()
 
     def leave(self, commits: bool, limit_ms: int) -> None:
-        """End the heartbeats, commit the positions if `commits` is true, and leave.
+        """End the heartbeats, commit the positions if `commits` is true, and leave the group.
 
-        Raise the errors of `Consumer.close`.
+        Raise the same errors as `Consumer.close`.
         """
         self.member_cluster.end_within(limit_ms)
         if not self.heartbeats.stop(limit_ms):      # the session times out by itself
@@ -133,12 +133,12 @@ class GroupSession:
             self.commit_if_still_member()
 
     def close(self) -> None:
-        """Close the connections, unless the thread of the heartbeats still uses them."""
+        """Close the connections, unless the heartbeat thread still uses them."""
         if not self.heartbeats.uses_member:
             self.member_cluster.close()
 
     def _give_partitions_back(self, commits: bool) -> None:
-        """Commit if the program wants it, and let the listener handle the end of a subscription."""
+        """Commit the positions if `commits` is true, and let the listener handle the partitions that are given up."""
         with self.using_member() as member:
             if commits:
                 self.commit_if_still_member()
@@ -150,7 +150,9 @@ class GroupSession:
     # ---- the membership
 
     def keep_membership(self) -> int:
-        """Do the due work of the membership. Return the time at which more is due, in ms of the monotonic clock."""
+        """Send heartbeats, commit and rebalance if due. Return the time of the next work, in ms of the monotonic
+        clock.
+        """
         if not self._subscription:
             self._commit_if_due()
             return self._commit_due_ms if self._settings.enable_auto_commit else NEVER_MS
@@ -159,7 +161,7 @@ class GroupSession:
         if self.member.must_join:
             with self.using_member():
                 self._catch_up()
-        # While the thread awaits the answer to a heartbeat, the records must not wait, unless the partitions change.
+        # While the heartbeat thread waits for an answer, the poll must return records, unless the partitions change.
         elif self.heartbeats.lock.acquire(blocking=False):
             try:
                 with self.using_member():
@@ -171,9 +173,9 @@ class GroupSession:
         return self._rebalance_if_due()
 
     def _rebalance_if_due(self) -> int:
-        """Rebalance if the member must join. Return the time at which more is due, in ms of the monotonic clock.
+        """Rebalance if the member must join. Return the time of the next work, in ms of the monotonic clock.
 
-        Records of kept partitions do not wait for other members.
+        If the consumer keeps partitions, its poll returns their records instead of waiting for other members.
         """
         if self.member.must_join:
             reads = not self._shared.reach.errors.keys() >= self._positions.to_fetch().keys()
@@ -188,7 +190,7 @@ class GroupSession:
         return self.member.next_heartbeat_ms()
 
     def _catch_up(self) -> None:
-        """Send a heartbeat and commit, each if it is due."""
+        """Refresh the metadata, send a heartbeat, and commit: each only if it is due."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
             try:
@@ -201,14 +203,16 @@ class GroupSession:
         self._commit_if_due(self.member.must_join)
 
     def _watch_topics(self) -> None:
-        """Set `must_join` if another topic matches, or a topic has more partitions."""
+        """Set `must_join` if the set of subscribed topics, or the number of partitions of one, has changed."""
         if self._subscription.look_up(self._cluster):
             self.member.must_join = True
 
     def _rebalance(self, wait_ms: int) -> None:
-        """Join, and let the listener handle each removed or added partition. The listener is called without the lock.
+        """Join, and let the listener handle the removed and the added partitions. The listener is called without the
+        lock.
 
-        Raise OutOfTime if the group is not complete within `wait_ms`. A repeated call revokes no partition again.
+        Raise OutOfTime if other members have not joined within `wait_ms`. A repeated call revokes each partition only
+        once.
         """
         member, positions, listener = self.member, self._positions, self.listener
         with self.calls.reporting() as report:
@@ -239,16 +243,16 @@ class GroupSession:
     # ---- automatic commits
 
     def _commit_if_due(self, is_last: bool = False) -> None:
-        """If enable.auto.commit is true, commit when it is due, or if `is_last` because a rebalance follows."""
+        """If enable.auto.commit is true, commit if a commit is due, or if `is_last`: a rebalance follows."""
         now_ms = self._clock.monotonic_ms()
         if self._settings.enable_auto_commit and (is_last or now_ms >= self._commit_due_ms):
             self._commit_due_ms = now_ms + self._settings.auto_commit_interval_ms
             self.commit_if_still_member()
 
     def commit_if_still_member(self) -> None:
-        """Commit, unless the group has rebalanced: only the new member may commit offsets of reassigned partitions.
+        """Commit the positions. Do nothing if the group has rebalanced, because the partitions may have new owners.
 
-        Raise any error of the commit that does not end by itself.
+        Raise the error of the commit unless it is temporary.
         """
         if self._subscription and self.member.generation_id < 0:
             return

@@ -1,4 +1,4 @@
-"""The place of a client in a group, as far as it is the same for all types of groups."""
+"""The part of a group member that is the same for all types of groups."""
 from __future__ import annotations
 
 import abc
@@ -18,28 +18,28 @@ from kbroker.protocol.plan import Message
 T = TypeVar('T')
 
 JOINING, LEAVING, AWAY = 0, -1, -2
-"""Special member epochs in heartbeats."""
+"""The member epochs with a special meaning in heartbeats."""
 FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 CLOSE_TIMEOUT_MS = 30_000
-"""The time that a closing client waits for its coordinator, as in Kafka's clients."""
+"""The time for which a closing client waits for its coordinator, as in Kafka's clients."""
 RETRY_MS = 1000
-"""The time from a failed heartbeat to the next one, because only an answer of the broker has the interval."""
+"""The time from a failed heartbeat to the next heartbeat. Only a broker's answer contains the regular interval."""
 
 
 def new_member_id() -> str:
-    """Return a random id of 22 characters, in the form of Kafka's clients."""
+    """Return a random member id of 22 characters, as Kafka's clients generate them."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')
 
 
 class Membership(abc.ABC):
-    """The place of a client in a group of any type.
+    """The membership of a client in a group of any type.
 
-    Heartbeats are sent only in calls of `heartbeat_if_due`. For a busy consumer, the thread of
-    `client/background_heartbeats` makes these calls. A share consumer has no thread for them.
+    Heartbeats are sent only in calls of `heartbeat_if_due`. While the program of a consumer is busy, the thread of
+    `client/background_heartbeats` makes these calls. A share consumer has no such thread.
     """
 
     group_words: ClassVar[str] = 'group'
-    """The words for the group in messages."""
+    """The words for a group of this type in error messages."""
 
     def __init__(self, cluster: Cluster, group_id: str, clock: Clock | None = None):
         self.group_id = group_id
@@ -51,11 +51,11 @@ class Membership(abc.ABC):
         self._next_heartbeat_ms = 0
 
     def next_heartbeat_ms(self) -> int:
-        """Return the time of the next heartbeat on the monotonic clock."""
+        """Return the time of the next heartbeat, in ms of the monotonic clock."""
         return self._next_heartbeat_ms
 
     def within(self, limit_ms: float) -> AbstractContextManager[None]:
-        """Bound the requests in a block. After `limit_ms` they raise OutOfTime."""
+        """Limit the requests in a block. After `limit_ms` they raise OutOfTime."""
         return self._cluster.within(limit_ms)
 
     @abc.abstractmethod
@@ -64,11 +64,13 @@ class Membership(abc.ABC):
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Leave the group. A static member keeps its place until its session ends."""
+        """Leave the group. A static member remains a member until its session ends."""
 
     @abc.abstractmethod
     def _note_lost_place(self, code: ErrorCode) -> bool:
-        """Return whether this error means that the member has lost its place. If so, prepare the member to rejoin."""
+        """Return whether this error means that the client is no longer a member. Then also prepare the client to
+        rejoin.
+        """
 
     def _coordinator(self) -> Connection:
         return self._cluster.coordinator(KeyType.GROUP, self.group_id)
@@ -81,36 +83,39 @@ class Membership(abc.ABC):
 
 
 class EpochMember(Membership):
-    """A member with a member epoch, in a consumer group (KIP-848) or a share group (KIP-932).
+    """A member of a group with member epochs: a consumer group (KIP-848) or a share group (KIP-932).
 
-    The broker assigns, and heartbeats carry all data. A heartbeat contains the changes since the last heartbeat.
+    The broker assigns the partitions, and all data is in heartbeats. A heartbeat contains the changes since the
+    previous heartbeat.
     """
 
     heartbeat_name: ClassVar[str]
-    """The name of the heartbeat request in messages."""
+    """The name of the heartbeat request in error messages."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.member_id = new_member_id()
         self._assigned: dict[bytes, list[int]] = {}
-        """The last assignment, by topic id."""
+        """The last assignment: maps each topic id to its partitions."""
         self._must_report = False
-        """True if the next heartbeat must report a change of this member."""
+        """True if this member has changed since its last heartbeat, so that the next heartbeat must report the
+        change.
+        """
         self._is_in_doubt = False
-        """True if a heartbeat has no answer.
+        """True while the last heartbeat has no answer.
 
-        The lost answer may have had an assignment, which only a full heartbeat requests again.
+        A lost answer may have contained an assignment. The broker repeats it only in the answer to a full heartbeat.
         """
 
     @abc.abstractmethod
     def _heartbeat(self) -> Any:
         """Send the heartbeat of a member, and return its answer.
 
-        Raise ClientError for the network, KafkaError for an error answer.
+        Raise ClientError for a network failure, KafkaError if the answer has an error.
         """
 
     def _ask(self, request: Message) -> Any:
-        """Send a heartbeat to the coordinator, and return its answer. Raise the errors of `_heartbeat`."""
+        """Send a heartbeat to the coordinator, and return its answer. Raise the same errors as `_heartbeat`."""
         self._is_in_doubt = True
         answer = self._coordinator().call(request)
         check(answer.error_code, self._words(self.heartbeat_name), answer.error_message)
@@ -143,7 +148,9 @@ class EpochMember(Membership):
         self._next_heartbeat_ms = self._clock.monotonic_ms() + RETRY_MS
 
     def _send_farewell(self, request: Message) -> None:
-        """Send the heartbeat of a member that leaves. The group may have removed it already."""
+        """Send the heartbeat with which a member leaves. Ignore the error of a member that the group has already
+        removed.
+        """
         try:
             self._ask(request)
         except KafkaError as error:
@@ -151,7 +158,7 @@ class EpochMember(Membership):
                 raise
 
     def _names_of(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
-        """Return the names of the topics that the metadata knows. Unknown topics may become known later."""
+        """Return {topic id: name} for the topics in the metadata. A topic that is missing may appear later."""
         if not topic_ids:
             return {}
         return self._retrying(lambda: self._cluster.names_of(topic_ids), 'Metadata')

@@ -1,9 +1,9 @@
-"""Bearer tokens for OAUTHBEARER: written by the client itself, read from a file, or requested from an identity
-provider.
+"""Bearer tokens for OAUTHBEARER. The client writes a token itself, reads it from a file, or requests it from an
+identity provider.
 
-The names are Kafka's. `sasl.oauthbearer.token.endpoint.url` is a file (`file:///path`) or the token endpoint, which
-gets a client-credentials grant (RFC 6749, 4.4). Without it, the options `unsecuredLogin...` of the login module
-describe an unsigned token, for development.
+The names of the settings are Kafka's. `sasl.oauthbearer.token.endpoint.url` is a file (`file:///path`), or the token
+endpoint of the provider, which gets a client-credentials grant (RFC 6749, 4.4). Without this setting, the options
+`unsecuredLogin...` of the login module describe an unsigned token, for development.
 """
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ BEARER = re.compile(r'[-_~+/.A-Za-z0-9]+=*')
 EXTENSION_NAME = re.compile('[A-Za-z]+')
 EXTENSION_VALUE = re.compile('[\x20-\x7e\t\r\n]+')
 RENEW_AT = 0.8
-"""The share of a token's lifetime for which the token of an endpoint is used."""
+"""The share of its lifetime for which a token from an endpoint is reused."""
 DEFAULT_LIFETIME_S = 60
-"""The lifetime of a token whose endpoint does not report one."""
+"""The assumed lifetime of a token if the endpoint does not report it."""
 UNSECURED = 'unsecuredLogin'
 
 
@@ -43,16 +43,16 @@ class TokenSource(ABC):
 
     @abstractmethod
     def token(self, limit_ms: int = MOST_MS) -> str:
-        """Return a token for a new login, within `limit_ms`.
+        """Return a token for a new login. Wait at most `limit_ms` for an identity provider.
 
-        Raise ClientError if the provider does not answer, KafkaError(SASL_AUTHENTICATION_FAILED) if it refuses or has
-        no token.
+        Raise ClientError if the provider does not answer, KafkaError(SASL_AUTHENTICATION_FAILED) if the provider
+        refuses or the source has no token.
         """
 
 
 @dataclass(slots=True)
 class UnsecuredToken(TokenSource):
-    """Tokens that the client writes itself, without a signature."""
+    """A source of tokens that the client writes itself, without a signature."""
 
     claims: Mapping[str, Any] = field(repr=False)
     lifetime_s: int
@@ -66,7 +66,7 @@ class UnsecuredToken(TokenSource):
 
 @dataclass(slots=True)
 class FileToken(TokenSource):
-    """A token in a file, which is read for each login because another program renews it."""
+    """A source that reads a token from a file at each login, because another program renews the file."""
 
     path: Path
 
@@ -81,7 +81,7 @@ class FileToken(TokenSource):
 
 @dataclass(slots=True)
 class EndpointToken(TokenSource):
-    """Tokens of an identity provider, each used for most of its lifetime."""
+    """A source that requests tokens from an identity provider, and reuses each for most of its lifetime."""
 
     url: str
     authorization: str = field(repr=False)
@@ -100,7 +100,7 @@ class EndpointToken(TokenSource):
         return token
 
     def _ask(self, limit_s: float) -> tuple[str, float]:
-        """Return a new token, and its lifetime in seconds."""
+        """Request a token. Return the token and its lifetime in seconds."""
         form = {'grant_type': 'client_credentials'} | ({} if self.scope is None else {'scope': self.scope})
         headers = {'Authorization': self.authorization, 'Content-Type': 'application/x-www-form-urlencoded'}
         try:
@@ -124,8 +124,8 @@ class EndpointToken(TokenSource):
 
 
 def take_token_source(settings: dict[str, str], options: Mapping[str, str], timeout_ms: int) -> TokenSource:
-    """Return the source that the settings and the login module's options describe. Remove these settings from
-    `settings`.
+    """Return the token source that the settings and the options of the login module describe. Remove these settings
+    from `settings`.
 
     Raise ConfigError if they are missing or not valid.
     """

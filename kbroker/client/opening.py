@@ -1,4 +1,4 @@
-"""Creates the cluster and the settings of a client, from an address and settings under Kafka's names."""
+"""Creates the cluster and the settings object of a client from its arguments."""
 from __future__ import annotations
 
 import time
@@ -12,26 +12,26 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
 
 Servers = str | Sequence[str] | Cluster | None
-"""The value of bootstrap.servers, its parts, or a cluster whose connections several clients share."""
+"""The value of bootstrap.servers as one string or a list, or a cluster whose connections several clients share."""
 
 CLIENT_ID = 'kbroker-client'
 SHORT_NAMES = {'two_phase_commit': 'transaction.two.phase.commit.enable'}
-"""The parameters whose names are not those of a setting with underscores."""
+"""Maps each parameter whose setting cannot be found by replacing underscores with dots to the name of its setting."""
 
 
 class InvalidSetting(ConfigError, ValueError):
-    """A setting that a program gave to a client is unknown, or its value is not valid."""
+    """An error in a setting that a program gave to a client: an unknown name, or a value that is not valid."""
 
 
 class ClientSettings(Protocol):
-    """The settings of one kind of client."""
+    """The settings of one type of client, such as a producer."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self: ...
 
     @classmethod
     def defaults(cls) -> dict[str, str]:
-        """Return the names of all settings with their defaults."""
+        """Return {setting: default} for all settings."""
 
 
 S = TypeVar('S', bound=ClientSettings)
@@ -47,10 +47,10 @@ class Opening(NamedTuple, Generic[S]):
 def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, options: Mapping[str, object],
                  kind: type[S], clock: Clock | None = None,
                  sleep: Callable[[float], None] = time.sleep) -> Opening[S]:
-    """Return the cluster and the settings of a client. `options` take precedence over `settings`.
+    """Return the cluster and the settings object of a client. `options` take precedence over `settings`.
 
-    A new cluster connects at its first use. Raise InvalidSetting for a setting that neither connections nor this kind
-    of client have. A cluster that is passed keeps its own settings, including unknown ones.
+    A new cluster connects at its first use. If `servers` is a cluster, its connections keep their settings, including
+    unknown settings. Raise InvalidSetting for a setting that neither the connections nor this type of client know.
     """
     known = kind.defaults()
     given = as_properties({setting_name(name): value for name, value in options.items()})
@@ -76,17 +76,17 @@ def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, op
 
 
 def setting_name(parameter: str) -> str:
-    """Return the name of the setting of a parameter: `linger.ms` for `linger_ms`."""
+    """Return the name of the setting that a parameter sets, such as `linger.ms` for `linger_ms`."""
     return SHORT_NAMES.get(parameter, parameter.replace('_', '.'))
 
 
 def as_properties(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings as texts, in the form of a file. A setting that is None counts as not set."""
+    """Return the settings with their values as texts, as in a properties file. Omit a setting whose value is None."""
     return {name: as_text(value) for name, value in settings.items() if value is not None}
 
 
 def as_text(value: object) -> str:
-    """Return a value of a setting as a text, in the form of a file."""
+    """Return the value of a setting as a text, as in a properties file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

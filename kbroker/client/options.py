@@ -1,6 +1,6 @@
-"""The settings of the clients as typed parameters: Kafka's names with underscores for dots.
+"""The settings of the clients as typed parameters: Kafka's names with underscores instead of dots.
 
-All other settings, such as most of `ssl.`, are passed by `settings`.
+A setting without a parameter, such as most of `ssl.`, is passed in the argument `settings`.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcomes of sent batches: written, sent again, or failed. Each batch ends with a Delivery to the program."""
+"""Decides what becomes of a sent batch: written, retried or failed. Each batch ends with a Delivery to the program."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +20,7 @@ from kbroker.client.transaction_state import Severity, severity_at_partition
 _E = ErrorCode
 
 _WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
-# Errors about the position of a batch's sequence numbers, not about its content.
+# Errors that reject the sequence numbers of a batch, not its content.
 _OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
 _STALE_METADATA = frozenset({
     _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
@@ -32,7 +32,7 @@ _STALE_METADATA = frozenset({
 class Delivery:
     """The outcome of one batch.
 
-    `contexts` has the context of each record as given to `send`; empty if no record has one.
+    `contexts` has the context that `send` got for each record; empty if no record has a context.
     """
 
     topic: str
@@ -40,16 +40,17 @@ class Delivery:
     contexts: list[Any]
     records_count: int
     base_offset: int = -1
-    """The offset of the first record; -1 if nothing was written, and with acks=0, which has no answer."""
+    """The offset of the first record; -1 if the batch failed, or with acks=0, because the broker does not answer."""
     error: KafkaError | None = None
     record_errors: dict[int, str] = field(default_factory=dict)
-    """The error of each record that the broker rejected, by its index in the batch."""
+    """Maps the index (from 0) in the batch of each record that the broker rejected to its error."""
 
 
 class Outcomes:
-    """Decides about each batch by its answer, or by the loss of it, and calls `on_delivery` when the outcome is final.
+    """Decides after the answer to a batch, or the loss of the answer, whether to retry. Reports final outcomes to
+    `on_delivery`.
 
-    Without `on_delivery`, `failure` is the first error of a batch since `raise_failure`.
+    Without `on_delivery`, `failure` is the error of the first batch that failed since the last `raise_failure`.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock, transactions: TransactionManager,
@@ -66,10 +67,12 @@ class Outcomes:
         self.failure: KafkaError | None = None
         self._raised: BaseException | None = None
         self.lost_numbers: set[PartitionQueue] = set()
-        """The partitions that lost a numbered batch, and accept no later batch until the epoch rises."""
+        """The partitions for which a numbered batch was not written. They reject later batches until the epoch is
+        bumped.
+        """
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
-        """Decide about a batch by its row in the answer."""
+        """Finish, retry, split or fail a batch, according to its row in the answer."""
         code = known_code(row.error_code)
         batch.is_in_doubt = False
         if code in _WRITTEN:
@@ -83,9 +86,9 @@ class Outcomes:
         elif code in _OUT_OF_PLACE and (queue in self.lost_numbers or not queue.is_first_unfinished(batch)):
             queue.put_back(batch, 0)    # rejected because of an earlier batch
         elif code in _OUT_OF_PLACE and not self._transactions.is_transactional:
-            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch, and
-            # then accepted a later batch, because a first batch may have any number. Under a new epoch the numbers
-            # start at 0.
+            # There are two causes. The partition has forgotten the producer. Or it did not know the producer when it
+            # refused this batch, and then accepted a later batch, because the first batch of a producer may have any
+            # sequence number. Under a new epoch, all sequence numbers restart at 0.
             queue.put_back(batch, 0)
             self.lost_numbers.add(queue)
         elif severity_at_partition(code) is Severity.RETRY:
@@ -98,7 +101,7 @@ class Outcomes:
             self.fail(queue, batch, error, record_errors, in_flight=True)
 
     def put_back(self, batches: Mapping[PartitionQueue, ProducerBatch], error: BaseException) -> None:
-        """Queue batches again whose request gets no answer. They may or may not have been written."""
+        """Requeue the batches of a request that got no answer. The broker may or may not have written them."""
         self._cluster.forget()
         for queue, batch in batches.items():
             batch.is_in_doubt = True
@@ -120,7 +123,7 @@ class Outcomes:
 
     def fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
              record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
-        """Report a batch as failed. Its sequence numbers become a gap that the partition does not accept."""
+        """Report a batch as failed. Its missing sequence numbers make the partition reject later batches."""
         if in_flight:
             queue.finish(batch)
         if batch.base_sequence is not None:
@@ -142,7 +145,7 @@ class Outcomes:
                 self._report(queue, batch, -1, error)
 
     def forget_numbers_of(self, queues: Collection[PartitionQueue]) -> None:
-        """Forget the lost numbers of partitions that the producer no longer uses."""
+        """Forget that numbered batches were lost in partitions that the producer no longer uses."""
         self.lost_numbers.difference_update(queues)
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 """The records of one batch, encoded while they are appended.
 
-An open batch grows in its encoded form, so it takes as much memory as its bytes on the wire. Closing the batch
-compresses its records. Its header and its CRC are written when it is sent, and again when it gets other sequence
-numbers.
+The records of an open batch are stored in their encoded form, so the batch uses as much memory as its bytes on the
+wire. Closing the batch compresses the records. The header and the CRC are written when the batch is sent, and written
+again when its sequence numbers change.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.object cimport PyObject
@@ -24,10 +24,11 @@ cdef enum:
 
 
 cdef class SpareBuffers:
-    """The memory of finished full batches, for new batches. Fresh memory costs a page fault per 4 KiB.
+    """The buffers of finished full batches, kept for reuse by new batches. Fresh memory costs a page fault per 4 KiB.
 
-    An open batch with a spare buffer holds `batch_bytes`, but buffer.memory counts only the used part. So open batches
-    have at most `MOST_SPARE_BYTES` in spare buffers, and at most as many buffers wait for use.
+    An open batch with a reused buffer occupies `batch_bytes`, but buffer.memory counts only the used part. So the
+    reused buffers of all open batches together have at most `MOST_SPARE_BYTES`. The same limit holds for the unused
+    buffers.
     """
 
     def __cinit__(self, Py_ssize_t batch_bytes):
@@ -36,9 +37,10 @@ cdef class SpareBuffers:
         self.buffers = []
 
     cdef bytearray take(self):
-        """Return a spare buffer of `batch_bytes` for an open batch. Call `note_closed` when the batch is closed.
+        """Return a spare buffer of `batch_bytes` for an open batch, or None.
 
-        Return None if no buffer is spare, or if open batches already have the most that they may.
+        Return None if there is no spare buffer, or if the open batches already use `MOST_SPARE_BYTES` of spare buffers.
+        The caller calls `note_closed` when the batch is closed.
         """
         if self.taken_count >= self.most_buffers or not self.buffers:
             return None
@@ -46,15 +48,17 @@ cdef class SpareBuffers:
         return self.buffers.pop()
 
     cdef int note_closed(self) except -1:
-        """Count that the batch of a buffer of `take` was closed.
+        """Count that a batch whose buffer came from `take` was closed.
 
-        Closing has cut the buffer to the size of its records.
+        The buffer then has only the size of the records.
         """
         self.taken_count -= 1
         return 0
 
     cdef int keep(self, bytearray buffer) except -1:
-        """Keep a buffer without other users, if its batch gained by its size and it has not grown beyond it."""
+        """Keep a buffer that nothing else refers to, if its records fill more than half of `batch_bytes` and fit into
+        it.
+        """
         if (self.is_worth(PyByteArray_GET_SIZE(buffer)) and PyByteArray_GET_SIZE(buffer) <= self.batch_bytes
                 and len(self.buffers) < self.most_buffers):
             PyByteArray_Resize(buffer, self.batch_bytes)
@@ -62,14 +66,16 @@ cdef class SpareBuffers:
         return 0
 
     cdef bint is_worth(self, Py_ssize_t used) noexcept:
-        """Return whether a batch that uses `used` bytes gains by a buffer of `batch_bytes`."""
+        """Return whether a batch that uses `used` bytes is large enough to profit from a buffer of `batch_bytes`."""
         return used > self.batch_bytes // 2
 
 
 cdef class PartitionBuffer:
-    """The records of one batch. `contexts` is empty until a record has a context. Then it has an entry for each record.
+    """The records of one batch. `contexts` is empty until a record has a context; afterwards it has one entry per
+    record.
 
-    The batch uses one of the `spares` only if it `will_grow`: a small batch would hold memory that it does not use.
+    The batch takes one of the `spares` only if it `will_grow`, because a small batch would occupy memory without using
+    it.
     """
 
     def __cinit__(self, SpareBuffers spares=None, bint will_grow=False):
@@ -86,9 +92,9 @@ cdef class PartitionBuffer:
 
     cdef Py_ssize_t append(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
                            Py_ssize_t largest_bytes) except -1:
-        """Add a record and return its size, or 0 if the batch would exceed `largest_bytes`.
+        """Add a record and return its size in bytes. Return 0 if the batch would exceed `largest_bytes`.
 
-        An empty batch may exceed it.
+        The first record of a batch is always added.
         """
         cdef Py_ssize_t size
         if self.records_count == 0:
@@ -102,9 +108,9 @@ cdef class PartitionBuffer:
 
     cdef Py_ssize_t append_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
                                 Py_ssize_t largest_bytes) except -1:
-        """Add the rows in [first, end) until the batch is full, but at least one to an empty batch.
+        """Add the rows in [first, end) until the batch is full. The first row of a batch is always added.
 
-        Return how many were added.
+        Return the number of added rows.
         """
         cdef Py_ssize_t i, count, before = self.writer.used
         cdef int64_t largest_ms
@@ -123,7 +129,7 @@ cdef class PartitionBuffer:
         return count
 
     cdef int note(self, int64_t timestamp_ms, Py_ssize_t count, Py_ssize_t size, object context) except -1:
-        """Count records that were written. `timestamp_ms` is the largest of their timestamps."""
+        """Count records that were written to the buffer. `timestamp_ms` is the largest of their timestamps."""
         self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
         if context is not None or self.contexts:
             if not self.contexts:
@@ -162,9 +168,7 @@ cdef class PartitionBuffer:
             self.spares.keep(batch)
 
     def encoded(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional):
-        """Return the bytes of the closed batch, with this producer in its header.
-
-        The next call changes the same bytes.
+        """Return the bytes of the closed batch, with this producer in its header. The next call overwrites these bytes.
         """
         cdef BatchFields fields
         if self.batch is None:
@@ -183,7 +187,9 @@ cdef class PartitionBuffer:
         return self.batch
 
     def halves(self, level):
-        """Return two closed buffers with the records of this closed buffer, which has two or more records."""
+        """Return two closed buffers that each have half of the records. This buffer is closed and has at least two
+        records.
+        """
         cdef PartitionBuffer first = PartitionBuffer(), second = PartitionBuffer(), half
         cdef int32_t i, middle = self.records_count // 2
         for i, record in enumerate(decode_records(self.encoded(-1, -1, -1, False))):

@@ -1,4 +1,6 @@
-"""Chooses the partition of a record by its key. A record without a key goes to the current partition (KIP-794)."""
+"""Chooses the partition of a record by its key. A record without a key goes to the sticky partition of its topic
+(KIP-794).
+"""
 import random
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -11,7 +13,7 @@ cdef uint32_t SEED = 0x9747B28C
 
 
 cdef uint32_t hash_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    """Return the 32-bit MurmurHash2, little-endian, with Kafka's seed."""
+    """Return the 32-bit MurmurHash2 of `data`, read as little-endian words, with Kafka's seed."""
     cdef uint32_t hashed = SEED ^ <uint32_t>size, word
     cdef const uint8_t *end = data + (size & ~3)
     while data < end:
@@ -33,7 +35,7 @@ cdef uint32_t hash_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
 
 
 def murmur2(bytes data not None):
-    """Return Kafka's hash of a key as a signed integer."""
+    """Return the hash with which Kafka's clients choose the partition of a key, as a signed integer."""
     return <int32_t>hash_of(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
@@ -45,9 +47,10 @@ def partition_for_key(bytes key not None, int32_t partitions):
 
 
 cdef class StickyPartitions:
-    """Chooses the partitions of one topic's records without keys: a full batch for one partition, then for another one.
+    """Chooses partitions for the records without keys of one topic: it stays at one partition for a full batch, then
+    changes it.
 
-    A new partition for each record would produce many small batches.
+    If each record went to a new partition, there would be many small batches.
     """
 
     def __init__(self, Py_ssize_t batch_bytes, rng=None):
@@ -57,9 +60,8 @@ cdef class StickyPartitions:
         self.available = ()
 
     cpdef int32_t place(self, Py_ssize_t size_bytes, available) except -1:
-        """Return the partition for a record of this size.
-
-        `available` has the partitions with a leader, at least one.
+        """Return the partition for a record of this size. `available` has the partitions that have a leader, at least
+        one.
         """
         if self.placed_bytes >= self.batch_bytes or (
                 self.available is not available and self.current not in available):

@@ -13,19 +13,21 @@ from kbroker.client.statistics import Counts
 
 
 class Positions:
-    """The assigned partitions, each with the offset of its next fetch.
+    """The assigned partitions, each with its position: the offset of its next fetch.
 
-    Fetched records wait until the program takes them. The offset of a partition is already after them. `forget_waiting`
-    moves it back to the first waiting record.
+    Fetched records wait until the program takes them. The position of their partition is already after them.
+    `forget_waiting` drops these records, and moves the position back to the first of them.
     """
 
     def __init__(self, counts: Counts):
         self._counts = counts
         self.offsets: dict[TopicPartition, int | None] = {}
-        """The offset of the next fetch by partition; None until the group or auto.offset.reset gives one."""
+        """Maps each partition to the offset of its next fetch, or to None until the group or auto.offset.reset gives
+        one.
+        """
         self.paused: set[TopicPartition] = set()
         self.waiting: deque[FetchedRecords] = deque()
-        """The fetched records that the program does not have yet. A commit does not include their offsets."""
+        """The fetched records that the program has not received. A commit does not include their offsets."""
 
     def __contains__(self, partition: object) -> bool:
         return partition in self.offsets
@@ -37,7 +39,7 @@ class Positions:
         return len(self.offsets)
 
     def chosen(self, partitions: Collection[TopicPartition] | None) -> list[TopicPartition]:
-        """Return these partitions, or all partitions for None. Raise KeyError for a partition that is not assigned."""
+        """Return the given partitions, or all assigned partitions for None. Raise KeyError if one is not assigned."""
         chosen = list(self.offsets) if partitions is None else partitions_of(partitions)
         for partition in chosen:
             if partition not in self.offsets:
@@ -45,7 +47,9 @@ class Positions:
         return chosen
 
     def next_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset of the next record for the program. Raise KeyError if the partition is not assigned."""
+        """Return the offset of the next record that the program receives. Raise KeyError if the partition is not
+        assigned.
+        """
         for waiting in self.waiting:
             if (waiting.topic, waiting.partition) == partition:
                 return waiting.offset
@@ -100,7 +104,7 @@ class Positions:
     # ---- records
 
     def take(self) -> ConsumedBatch | None:
-        """Return the next fetched records, or None if they are hidden. Move the position after them.
+        """Return the next fetched records for the program, or None if all records of the next answer are hidden.
 
         Raise KafkaError for a damaged batch.
         """

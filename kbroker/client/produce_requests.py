@@ -1,4 +1,4 @@
-"""Builds Produce requests, and matches each answer, or the loss of it, to the batches of its request."""
+"""Builds Produce requests, and finds the batches of each request that is answered or lost."""
 from __future__ import annotations
 
 import itertools
@@ -17,12 +17,14 @@ from kbroker.protocol.messages import ProduceRequest
 
 _NUMBERS = itertools.count(1)
 LAST_VERSION = 12
-"""Version 13 only replaces the names of topics by ids."""
+"""The last version of Produce that names topics. Version 13 only replaces the names with topic ids."""
 LAST_VERSION_BEFORE_TRANSACTION_VERSION_2 = 11
-"""Version 12 adds partitions to the transaction (KIP-890), which requires transaction.version 2."""
+"""The last version of Produce without the protocol of KIP-890. Version 12 adds the partition to the transaction, which
+requires transaction.version 2.
+"""
 
 LEAST_IN_PLACE_BYTES = 4096
-"""A smaller batch is copied into its request, because a separate part would cost more."""
+"""The size of a batch from which it is sent without a copy. Copying a smaller batch costs less than a separate part."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class ProduceRequests:
         self._settings = settings
         self._clock = clock
         self._by_connection: dict[Connection, deque[InFlight]] = {}
-        # A connection returns answers in the order of its requests, so no other client may share it.
+        # A connection returns answers in the order of its requests, so each producer has separate connections.
         self._purpose = f'produce {next(_NUMBERS)}'
 
     @property
@@ -54,7 +56,7 @@ class ProduceRequests:
         return sum(map(len, self._by_connection.values()))
 
     def connections(self) -> list[Connection]:
-        """Return the connections that await an answer."""
+        """Return the connections with requests in flight."""
         return [connection for connection, requests in self._by_connection.items() if requests and connection.is_open]
 
     def has_room(self, node_id: int) -> bool:
@@ -63,7 +65,9 @@ class ProduceRequests:
 
     def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
              transactions: TransactionManager) -> None:
-        """Send these batches to their leader in one request. Raise ClientError for a network failure."""
+        """Send the batches in one request to the broker, the leader of their partitions. Raise ClientError for a
+        network failure.
+        """
         connection = self._cluster.node(node_id, self._purpose)
         max_version = LAST_VERSION
         if transactions.is_transactional and not transactions.is_version_2:
@@ -85,7 +89,7 @@ class ProduceRequests:
                 InFlight(node_id, batches, self._clock.monotonic_ms() + request_timeout_ms))
 
     def receive(self, connection: Connection) -> tuple[InFlight, Any]:
-        """Return the oldest request of a readable connection with its answer.
+        """Receive an answer on a readable connection. Return its request and the answer.
 
         Raise ClientError for a network failure.
         """
@@ -93,13 +97,17 @@ class ProduceRequests:
         return self._by_connection[connection].popleft(), answer
 
     def rows(self, request: InFlight, answer: Any) -> Iterator[tuple[PartitionQueue, ProducerBatch, Any]]:
-        """Yield each batch of the request with its row in the answer, or with None if it has no row."""
+        """Yield (queue, batch, row) for each batch of the request. The row is None if the answer has no row for the
+        batch.
+        """
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
         for queue, batch in request.batches.items():
             yield queue, batch, rows.get((queue.topic, queue.partition))
 
     def lost(self) -> list[InFlight]:
-        """Return the requests that timed out or whose connection is closed. A timeout closes the connection."""
+        """Remove and return the requests that timed out, or whose connection is closed. Close the connection after a
+        timeout.
+        """
         lost: list[InFlight] = []
         now_ms = self._clock.monotonic_ms()
         for connection, requests in list(self._by_connection.items()):

@@ -1,29 +1,29 @@
-"""A producer, which gathers records into batches and sends several at once to their leaders, in order per partition.
+"""A blocking producer: gathers records into batches, and sends the batches of each partition in order.
 
-Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
-`send`, `flush` and other methods call as needed. A program that waits for another event must call `poll` during the
+There are no threads. `send` queues a record and returns. `poll` sends batches and receives answers; `send`, `flush` and
+other methods call `poll` as needed. A program that waits for an event of a different source must call `poll` during the
 wait.
 
-A call of `poll` is a turn. Before the turn, metadata older than metadata.max.age.ms is fetched again, and topics
-without a record for metadata.max.idle.ms are forgotten. A turn does the following, in this order:
+A call of `poll` is a turn. It begins by fetching metadata again if the metadata is older than metadata.max.age.ms, and
+by forgetting topics to which no record was sent for metadata.max.idle.ms. Then it does these steps:
 
-1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
-2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
-   until no batch is in flight. Batches whose answer was lost are sent once more under their numbers. Then the epoch
-   rises, and all other batches are numbered from 0.
-3. In a transaction below transaction.version 2, the partitions of the due batches are added (AddPartitionsToTxn). No
-   batch is sent while that request is in flight. If it fails, the unsent batches of the transaction fail, too.
-4. Due batches are sent, the oldest of each partition first, and at most max.in.flight.requests.per.connection requests
-   to a broker. While a batch of a partition is being retried, only that batch is in flight.
+1. Batches that are older than delivery.timeout.ms fail, whether or not they have sequence numbers.
+2. A producer without a transactional.id requests a producer id, if it has none. If a numbered batch was not written,
+   its partition waits until none of its batches is in flight. Batches whose answer was lost are first sent again with
+   unchanged sequence numbers. Then the epoch is bumped, and all remaining batches are numbered from 0.
+3. In a transaction below transaction.version 2, AddPartitionsToTxn adds the partitions of the due batches. No batch is
+   sent while AddPartitionsToTxn is in flight. If it fails, the unsent batches of the transaction fail, too.
+4. The oldest due batch of each partition is sent. A broker gets at most max.in.flight.requests.per.connection requests
+   at once. While a batch is being retried, no other batch of its partition is in flight.
 5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection arrive in the
-   order of its requests. A batch is finished, put back before all later batches, or failed. A call of `on_delivery`
-   follows a finished or failed batch at once. If the call raises an error, the turn raises that error at
+   order of its requests. An answer finishes a batch, fails it, or requeues it before all later batches. `on_delivery`
+   is called immediately for a finished or failed batch. If `on_delivery` raises an error, the turn raises that error at
    its end.
-6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
+6. Steps 1 to 4 are repeated, because each answer makes room for further batches.
 
-All further requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a
-time. Commit and prepare flush before, and an abort waits for the batches in flight. So a coordinator never sees the end
-of a transaction before the last batch of it has its answer.
+The requests of a transaction to its coordinators (InitProducerId, TxnOffsetCommit, EndTxn) are sent between two turns,
+one at a time. A commit and a preparation first flush; an abort first waits for the batches in flight. So a coordinator
+gets the end of a transaction only after all its batches have been answered.
 """
 from __future__ import annotations
 
@@ -74,16 +74,17 @@ _OPEN = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR})
 
 
 class Producer:
-    """A producer that calls `on_delivery` for every batch, including failed ones.
+    """A producer. It calls `on_delivery` for every batch, including failed batches.
 
-    Without `on_delivery`, the next call raises the first failure as a KafkaError. `servers` is the value of
-    bootstrap.servers, or a cluster that several clients share. `options` are settings under Kafka's names, written with
-    underscores (`linger_ms=20`). `settings` has them under Kafka's own names (`{'linger.ms': 20}`). An unknown name
-    raises ValueError. A producer belongs to one thread and one process, and is closed as a context manager or by
-    `close`.
+    Without `on_delivery`, the next call of a method raises the error of the first batch that failed, as a KafkaError.
+    `servers` is the value of bootstrap.servers, or a cluster that several clients share. `options` are settings under
+    Kafka's names, written with underscores (`linger_ms=20`). `settings` has them under Kafka's own names
+    (`{'linger.ms': 20}`). An unknown name raises ValueError. Only one thread of one process may use a producer. It is
+    closed by `close`, or at the end of a `with` block.
 
-    With transactional_id, records are sent in a `transaction`. After TransactionError, abort. After FatalProducerError,
-    close. With two_phase_commit, a transaction can be prepared, and outlives the producer until `complete`.
+    With transactional_id, records are sent in a `transaction`. The program must abort after TransactionError, and close
+    the producer after FatalProducerError. With two_phase_commit, a transaction can be prepared. A prepared transaction
+    remains open, even without the producer, until `complete` ends it.
     """
 
     def __init__(self, servers: Servers = None, settings: ProducerSettings | Mapping[str, object] | None = None,
@@ -101,7 +102,7 @@ class Producer:
         self._appender = RecordAppender(self.settings, self._clock, self._topics.find, self._await_room)
         self._queues = self._appender.queues
         self._leaderless: dict[PartitionQueue, KafkaError | ClientError] = {}
-        """The error for which the first batch of a queue could not be sent."""
+        """Maps each queue whose first batch could not be sent for lack of a leader to the error."""
         self._counts = Counts(PRODUCER_COUNTS)
         self._outcomes = Outcomes(cluster, self.settings, self._clock, self.transactions, self._appender, self._topics,
                                   self._counts, on_delivery)
@@ -123,7 +124,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the producer. An exception in the block is not replaced by an error of the close."""
+        """Close the producer. If the `with` block raised an exception, add an error of `close` to it as a note."""
         try:
             self.close()
         except Exception as second:
@@ -137,10 +138,12 @@ class Producer:
              partition: int | None = None, timestamp_ms: int | None = None, context: Any = None) -> None:
         """Queue a record. While buffer.memory is full, wait up to max.block.ms.
 
-        Raise KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size or buffer.memory),
-        REQUEST_TIMED_OUT (no room in buffer.memory). Also raise TransactionError, FatalProducerError,
-        IllegalProducerState if a transactional producer is outside a transaction, and ValueError and TypeError for bad
-        arguments. After an error the record is not queued.
+        After an error the record is not queued. The errors are:
+        * KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (the record exceeds max.request.size or
+          buffer.memory), REQUEST_TIMED_OUT (buffer.memory is full)
+        * TransactionError or FatalProducerError: the transaction, or the producer, has failed
+        * IllegalProducerState: a transactional producer is outside a transaction
+        * ValueError or TypeError: an argument is not valid
         """
         if self._use.thread != get_ident():
             self._use.claim()
@@ -153,13 +156,13 @@ class Producer:
                    headers: Sequence[Headers] | None = None, *, partition: int | None = None,
                    timestamps: Sequence[int] | Buffer | ArrowArray | ArrowChunks | None = None,
                    context: Any = None) -> None:
-        """Queue many records of one topic, as `send` would; `context` comes back with each of them.
+        """Queue many records of one topic, like a call of `send` for each. All records have the same `context`.
 
-        Values and keys are sequences of bytes, Slices, or Arrow arrays of binary or string, whole or in chunks.
-        `timestamps` are milliseconds, as a sequence, a buffer of int64 or an Arrow array of int64, or an Arrow array of
-        timestamps. Values are not copied before they are encoded, so the columns must not change during the call. Raise
-        the errors of `send`. Raise TypeError and ValueError for columns that do not fit, before any row is queued.
-        After another error, the first rows may have been queued.
+        Values and keys are sequences of bytes, Slices, or Arrow arrays (whole or chunked) of binary or string.
+        `timestamps` is a sequence, a buffer of int64 or an Arrow array of int64, each in milliseconds, or an Arrow
+        array of timestamps. The columns must not change during the call, because values are read in place. Raise
+        TypeError or ValueError for an invalid column; then no row is queued. Raise the same errors as `send`; then the
+        first rows may have been queued.
         """
         self._use.check()
         self._check_can_send()
@@ -176,9 +179,9 @@ class Producer:
             self._outcomes.raise_failure()
 
     def _await_room(self, size_bytes: int) -> None:
-        """Wait until buffer.memory has room for `size_bytes`. If open batches hold all of it, send them at once.
+        """Wait until buffer.memory has room for `size_bytes`. If no request is in flight, send the open batches early.
 
-        Raise KafkaError(REQUEST_TIMED_OUT) after max.block.ms, and the errors of the next `send`.
+        Raise KafkaError(REQUEST_TIMED_OUT) after max.block.ms. Raise the error that the next `send` would raise.
         """
         limit_bytes, limit_ms = self.settings.buffer_memory_bytes, self.settings.max_block_ms
         began_ms = self._clock.monotonic_ms()
@@ -203,7 +206,7 @@ class Producer:
         self._outcomes.raise_failure()
 
     def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
-        """Send due batches, then wait for answers, for the next due batch, or for `wake_on` (a file descriptor).
+        """Send the due batches, then wait for answers, for the next due batch, or for the file descriptor `wake_on`.
 
         Wait at most `timeout_ms`. With None, wait until an answer arrives or a batch is due. Return True if `wake_on`
         is readable.
@@ -223,14 +226,15 @@ class Producer:
         return woken
 
     def stats(self) -> dict[str, int]:
-        """Return counts by name: totals since the construction, and present values."""
+        """Return {name: count}: totals since the producer was constructed, and present values."""
         self._use.check()
         return {**self._counts, 'requests_in_flight': self._requests.in_flight,
                 'buffer_total_bytes': self.settings.buffer_memory_bytes,
                 'buffer_available_bytes': max(self.settings.buffer_memory_bytes - self._appender.buffered_bytes, 0)}
 
     def close(self) -> None:
-        """Wait for batches in flight and close. An open transaction is aborted, and a prepared one stays prepared.
+        """Wait until all batches are written or failed, and close. Abort an open transaction; keep a prepared
+        transaction.
 
         In a forked process, the connections are closed without sending anything.
         """
@@ -254,10 +258,11 @@ class Producer:
     # ---- transactions
 
     def init_transactions(self, keep: bool | None = None) -> None:
-        """Claim the transactional.id. This fences its previous user, and aborts that user's open transaction.
+        """Claim the transactional.id. This fences the previous producer with this id, and aborts its open transaction.
 
-        With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). After a
-        call that timed out, only the same call may follow. Raise IllegalProducerState without a transactional.id.
+        With `keep`, which defaults to two_phase_commit, the open transaction is kept and becomes `prepared` (KIP-939).
+        A call that timed out must be repeated before any other call. Raise IllegalProducerState without a
+        transactional.id.
         """
         self._use.check()
         if not self.transactions.is_transactional:
@@ -265,7 +270,7 @@ class Producer:
         self.transactions.initialize(self.settings.two_phase_commit if keep is None else keep)
 
     def transaction(self) -> Transaction:
-        """Return a transaction for a `with` block. It is committed at the block's end, or aborted by an exception."""
+        """Return a transaction for a `with` block. The end of the block commits it; an exception aborts it."""
         self._ensure_initialized()
         return Transaction(self)
 
@@ -276,16 +281,16 @@ class Producer:
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
                                     group: GroupMetadata) -> None:
-        """Commit these offsets for a group as part of the transaction (consume, transform, produce)."""
+        """Add offsets to the transaction, which commits them for a consumer group (consume, transform, produce)."""
         self._use.check()
         if offsets:
             self.transactions.send_offsets(as_offsets(offsets), group)
 
     def commit_transaction(self) -> None:
-        """Commit the transaction. Return when the coordinator has decided.
+        """Commit the transaction. Return when the coordinator has stored the decision.
 
-        Raise TransactionError if a record was not written. After max.block.ms, raise ClientError or KafkaError. The
-        call may then be repeated.
+        Raise TransactionError if a record was not written. Raise ClientError or KafkaError after max.block.ms; then the
+        call may be repeated.
         """
         self._use.check()
         with self._cluster.limit.call(self.settings.max_block_ms):
@@ -297,7 +302,7 @@ class Producer:
     def abort_transaction(self) -> None:
         """Abort the transaction. Unsent records are dropped, and sent records are marked as aborted.
 
-        Raise the errors of `commit_transaction`.
+        Raise the same errors as `commit_transaction`.
         """
         self._use.check()
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
@@ -312,7 +317,10 @@ class Producer:
         self._outcomes.raise_reported()
 
     def _flush_transaction(self) -> None:
-        """Flush within max.block.ms. Raise TransactionError or FatalProducerError if a record was not written."""
+        """Send all batches and wait for them, for at most max.block.ms.
+
+        Raise TransactionError or FatalProducerError if a record was not written.
+        """
         try:
             with self._cluster.limit.call(self.settings.max_block_ms):
                 while self._close_open_batches():
@@ -337,13 +345,15 @@ class Producer:
     def prepared(self) -> PreparedTransaction | None:
         """The transaction that waits for `complete`.
 
-        This producer prepared it, or found it when it claimed the transactional.id.
+        This producer has prepared it, or found it when `init_transactions` claimed the transactional.id. None if there
+        is no such transaction.
         """
         self._ensure_initialized()
         return self.transactions.prepared
 
     def prepare_transaction(self) -> PreparedTransaction:
-        """Wait until each record is written, and freeze the transaction. `complete` ends it, in any later process.
+        """Wait until each record is written, and prepare the transaction: only `complete` can end it, even in a later
+        process.
 
         Raise TransactionError if a record was not written.
         """
@@ -355,8 +365,8 @@ class Producer:
     def complete(self, decided: PreparedTransaction | str | None) -> bool:
         """End the prepared transaction: commit it if `decided` is its token, abort it otherwise.
 
-        Return True if the transaction was ended, False if no transaction is prepared. Raise ValueError for a token that
-        is malformed or of another transactional.id.
+        Return True if the transaction was ended, False if no transaction is prepared. Raise ValueError for a malformed
+        token, or for the token of a transaction with a different transactional.id.
         """
         if isinstance(decided, str):
             decided = PreparedTransaction.parse(decided) if decided else None
@@ -368,10 +378,11 @@ class Producer:
         return is_ended
 
     def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
-        """Commit or abort a transaction of any producer by its handle.
+        """Commit or abort a transaction of any producer, given its transactional.id, producer id and epoch.
 
-        A repeated call changes nothing. This needs transaction.version 2. Raise TransactionError or ProducerFencedError
-        if the transaction ended the other way, and ProducerFencedError if a newer producer has the transactional.id.
+        A repeated call with the same `commit` changes nothing. The cluster must have transaction.version 2. Raise
+        TransactionError or ProducerFencedError if the opposite decision has ended the transaction. Raise
+        ProducerFencedError if a newer producer has claimed the transactional.id.
         """
         self._use.check()
         end_by_handle(self._cluster, transactional_id, PreparedTransaction(producer_id, producer_epoch), commit,
@@ -441,9 +452,9 @@ class Producer:
     def _may_send(self, queue: PartitionQueue) -> bool:
         """Return whether a batch of the partition may be sent.
 
-        A lost batch stops its partition until no batch is in flight and the epoch is bumped. All remaining batches are
-        then renumbered. Before that, batches whose answer was lost are sent under their old numbers, so that the
-        partition recognizes the batches that it has.
+        After a numbered batch was not written, its partition waits until none of its batches is in flight. First,
+        batches whose answer was lost are sent again with their old sequence numbers, so that the partition can detect
+        duplicates. Then the epoch is bumped, and the remaining batches are renumbered.
         """
         if self.transactions.is_transactional or not self.settings.enable_idempotence:
             return True
@@ -490,13 +501,13 @@ class Producer:
         return True
 
     def _next_times(self) -> list[int]:
-        """Return the times at which `poll` must act even if no answer arrives."""
+        """Return the times, in ms of the monotonic clock, at which `poll` must act even if no answer arrives."""
         times = []
         now_ms, awaits_answer = self._clock.monotonic_ms(), self._requests.deadline_ms is not None
         for queue in self._queues:
             due_ms = queue.due_ms(self.settings.linger_ms)
-            # A due batch that was not sent waits for an answer, because as many requests as allowed are in flight at
-            # its leader.
+            # A due batch that was not sent waits for an answer, because its leader has the largest allowed number of
+            # requests in flight.
             if due_ms is not None and (due_ms > now_ms or not awaits_answer):
                 times.append(due_ms)
         if self._requests.deadline_ms is not None:
@@ -506,7 +517,7 @@ class Producer:
     # ---- answers
 
     def _receive(self, timeout_ms: int | None, wake_on: int | None) -> bool:
-        """Receive all answers that have arrived. If there is none, wait for one or for `wake_on`."""
+        """Receive all answers that have arrived. If none has arrived, wait for an answer or for `wake_on`."""
         connections = self._requests.connections()
         buffered = [connection for connection in connections if connection.has_buffered]
         if not connections and wake_on is None:
@@ -538,7 +549,7 @@ class Producer:
                 self._outcomes.take(queue, batch, row)
 
     def _lose_connections(self) -> None:
-        """Queue batches again whose requests will get no answer. They may or may not have been written."""
+        """Requeue the batches of requests that will get no answer. The broker may or may not have written them."""
         for request in self._requests.lost():
             self._outcomes.put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
 

@@ -1,4 +1,4 @@
-"""The identity under which a producer numbers its batches."""
+"""The producer id and epoch under which a producer numbers its batches."""
 from __future__ import annotations
 
 from typing import NamedTuple

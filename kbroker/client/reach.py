@@ -1,4 +1,4 @@
-"""The partitions of a consumer that no broker serves at the moment. They must not delay its other partitions."""
+"""Separates the partitions of a consumer that have no leader, so that they do not delay the other partitions."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,22 +12,22 @@ NEVER_MS = 2**63
 
 
 class Reach:
-    """The partitions without a leader. Their metadata is fetched again after a back-off.
+    """The partitions that have no leader. Their metadata is fetched again after a back-off.
 
     The back-off grows from retry.backoff.ms to retry.backoff.max.ms.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock):
         self.errors: dict[TopicPartition, KafkaError] = {}
-        """The errors of the partitions that had no leader at the last fetch of the metadata."""
+        """Maps each partition that had no leader at the last fetch of the metadata to its error."""
         self.due_ms = NEVER_MS
-        """The time of the next fetch of the metadata, on the monotonic clock."""
+        """The time of the next fetch of the metadata, in ms of the monotonic clock."""
         self._cluster = cluster
         self._clock = clock
         self._backoff_ms = cluster.config.retry_backoff_ms
 
     def within(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions that have a leader.
+        """Return those of the given partitions that have a leader.
 
         Raise KafkaError for a topic that does not exist, ClientError for a network failure.
         """

@@ -1,6 +1,6 @@
-"""The wait for sockets: for answers, and for room to send the rest of a request.
+"""Waits until sockets have answers, or room to send the remaining bytes of a request.
 
-It uses `poll`, which accepts any descriptor, while `select` ends at descriptor 1,023.
+The wait uses `poll`, because `select` accepts only descriptors up to 1,023.
 """
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from kbroker.client.errors import ClientError
 
 class Ready(NamedTuple):
     readable: set[Connection]
-    """The connections on which `receive` finds the beginning of an answer, or a failure."""
+    """The connections with bytes to receive, or with a failure that `receive` raises."""
     is_woken: bool
     """True if the descriptor `wake_on` can be read."""
 
 
 def await_ready(connections: Iterable[Connection], timeout_ms: float | None, wake_on: int | None = None) -> Ready:
-    """Wait at most `timeout_ms` until a connection or `wake_on` is readable. None means without a limit.
+    """Wait until a connection or `wake_on` is readable, for at most `timeout_ms`. None means no limit.
 
-    During the wait, send the rests of requests as sockets get room. A connection that fails in this counts as readable.
+    During the wait, send the remaining bytes of requests when their sockets have room. A connection that fails while
+    sending counts as readable.
     """
     poller = select.poll()
     watched: dict[int, Connection] = {}

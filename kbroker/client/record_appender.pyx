@@ -1,4 +1,4 @@
-"""The path of a record from `send` into the open batch of its partition."""
+"""Appends the records given to `send` to the open batches of their partitions."""
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
@@ -15,8 +15,8 @@ from kbroker.record.record_writer cimport (
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    # The bytes of rows that are queued between two turns of the producer. A turn sends a batch of each partition in one
-    # request, so that the batches share its cost.
+    # The bytes of rows that `send_batch` queues before the producer takes a turn. Because several partitions then have
+    # batches, one request carries all batches for a broker.
     BYTES_OF_A_TURN = 256 * 1024
 
 
@@ -29,12 +29,12 @@ cdef Py_ssize_t most_bytes(bytes key, bytes value, list headers) except -1:
 
 
 def record_bytes(key, value, headers):
-    """Return the most bytes that the record takes in a batch. max.request.size limits this number."""
+    """Return the largest size that the record can have in a batch, in bytes. max.request.size limits this size."""
     return most_bytes(as_bytes(key), as_bytes(value), as_headers(headers))
 
 
 cdef int32_t partition_index(partition) except -1:
-    """Return the number of a partition. Raise ValueError for a number that no topic can have."""
+    """Return a partition number. Raise TypeError if it is no integer, ValueError if it is negative or too large."""
     cdef int overflow = 0
     cdef int64_t index
     try:
@@ -47,7 +47,7 @@ cdef int32_t partition_index(partition) except -1:
 
 
 cdef class TopicQueues:
-    """The partitions of one topic, the choice between them, and the queues of the partitions in use."""
+    """The partitions of one topic, the sticky partition, and the queues of the partitions in use."""
 
     def __cinit__(self, str topic not None, metadata, Py_ssize_t batch_bytes):
         self.topic = topic
@@ -57,7 +57,7 @@ cdef class TopicQueues:
         self.adopt(metadata)
 
     cdef int adopt(self, metadata) except -1:
-        """Adopt the metadata of the topic. The queue of a deleted partition keeps its batches."""
+        """Adopt the metadata of the topic. The queue of a partition that no longer exists keeps its batches."""
         self.partitions = metadata.partitions
         self.partitions_count = len(metadata.partitions)
         self.available = [index for index, partition in metadata.partitions.items() if partition.leader_id >= 0]
@@ -75,8 +75,9 @@ cdef class TopicQueues:
 cdef class RecordAppender:
     """Chooses the partition of each record and adds the record to its queue.
 
-    `find_topic` returns the metadata of a topic. It is called at the first use of a topic, and after the topic was
-    deleted. `await_room` is called with a number of bytes. It returns when buffer.memory has room for them, or raises.
+    `find_topic` returns the metadata of a topic. It is called when a topic is first used, and when a deleted topic is
+    used again. `await_room` is called with a number of bytes. It returns when buffer.memory has room for them, or
+    raises an error.
     """
 
     def __init__(self, settings, Clock clock not None, find_topic, await_room):
@@ -93,10 +94,11 @@ cdef class RecordAppender:
         self.largest_record_bytes = settings.max_request_size_bytes - HEADER_BYTES
 
     def append(self, topic, value, key, headers, partition, timestamp_ms, context):
-        """Add a record. Return True if a batch became full and now waits.
+        """Add a record. Return True if this closed a full batch, which now waits to be sent.
 
-        Raise ValueError for a bad partition or timestamp, KafkaError UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE for
-        a record over max.request.size, and the errors of `await_room`.
+        Raise ValueError for a partition or timestamp that is not valid. Raise KafkaError with
+        UNKNOWN_TOPIC_OR_PARTITION, or with MESSAGE_TOO_LARGE for a record over max.request.size. Also raise the errors
+        of `await_room`.
         """
         cdef bytes value_bytes = as_bytes(value, 'a value'), key_bytes = as_bytes(key, 'a key')
         cdef list header_bytes = as_headers(headers)
@@ -123,9 +125,10 @@ cdef class RecordAppender:
         return before is not None and before is not queue.open
 
     def append_rows(self, RowsToSend rows not None):
-        """Add rows until there is enough to send. Return True if there is enough.
+        """Add rows until the full batches have enough bytes for a turn (BYTES_OF_A_TURN). Return True if they have.
 
-        Raise the errors of `append` before any row is added.
+        Raise the same errors as `append`. Except for the errors of `await_room`, they are raised before any row is
+        added.
         """
         cdef TopicQueues known = self.topic_queues(rows.topic)
         cdef bint is_sticky = rows.partition is None and rows.keys is None
@@ -174,7 +177,7 @@ cdef class RecordAppender:
         return 0
 
     def release(self, ProducerBatch batch not None):
-        """Free the part of buffer.memory that a finished batch holds. Its bytes are no longer available."""
+        """Free the part of buffer.memory that a finished batch has reserved. The bytes of the batch are dropped."""
         self.buffered_bytes -= batch.reserved_bytes
         batch.buffer.release()
 
@@ -183,7 +186,7 @@ cdef class RecordAppender:
         return list(self.topics)
 
     def adopt(self, str topic not None, metadata):
-        """Adopt the present metadata of a topic in use. None means that the topic was deleted."""
+        """Adopt new metadata of a topic in use. None means that the topic was deleted."""
         cdef TopicQueues known = self.topics[topic]
         if metadata is None:
             self.deleted_topics[topic] = self.topics.pop(topic)
@@ -191,9 +194,10 @@ cdef class RecordAppender:
             known.adopt(metadata)
 
     def idle_queues(self, int64_t idle_ms):
-        """Return the queues of the topics that had no record for `idle_ms` and have no batch, by topic.
+        """Return {topic: queues} for the topics that had no record for `idle_ms` and have no batch.
 
-        A record counts as of the next call of this method, so calls must be more frequent than `idle_ms`.
+        The time of a record is only measured by the next call of this method. So calls must be more frequent than
+        `idle_ms`.
         """
         cdef TopicQueues known
         cdef int64_t now_ms = self.clock.monotonic_ms()
@@ -206,7 +210,9 @@ cdef class RecordAppender:
         return idle
 
     def forget(self, topics):
-        """Forget topics without batches. When they are used again, their partitions' sequence numbers begin at 0."""
+        """Forget topics that have no batches. If such a topic is used again, the sequence numbers of its partitions
+        begin at 0.
+        """
         gone = set(topics)
         for topic in gone:
             self.topics.pop(topic, None)

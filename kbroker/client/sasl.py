@@ -1,7 +1,8 @@
-"""SASL mechanisms as generators. They yield the client's messages, and receive the broker's messages by `send`.
+"""The client's side of the SASL mechanisms, as generators. A generator yields the client's messages, and gets the
+broker's messages by `send`.
 
-PLAIN is RFC 4616, OAUTHBEARER is RFC 7628 (KIP-255). SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84
-uses them. They have no channel binding, and names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
+PLAIN is specified by RFC 4616, OAUTHBEARER by RFC 7628 and KIP-255, SCRAM-SHA-256 and SCRAM-SHA-512 by RFC 5802, RFC
+7677 and KIP-84. Kafka uses SCRAM without channel binding, and without SASLprep: names and passwords are plain UTF-8.
 """
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from kbroker.security.scram import escape_name, keys_of_salted_password, proof_o
 from kbroker.security.scram_credential import LEAST_ITERATIONS
 
 MAX_ITERATIONS = 1_000_000
-"""The most iterations that the client computes. The broker chooses their number, and Kafka stores at most 16384."""
+"""The largest number of SCRAM iterations that the client accepts from a broker. Kafka's own limit is 16384."""
 
 Conversation = Generator[bytes, bytes, None]
 
 
 def conversation_of(config: ClientConfig, limit_ms: int) -> Conversation:
-    """Return the conversation of the mechanism in the settings.
+    """Return the generator for the SASL mechanism in the settings.
 
-    For OAUTHBEARER, this may first request a token from an identity provider, for at most `limit_ms`.
+    For OAUTHBEARER, this may first request a token from an identity provider, which takes at most `limit_ms`.
     """
     if config.sasl_token is not None:
         return oauthbearer(config.sasl_token.token(limit_ms), config.sasl_extensions)
@@ -33,9 +34,10 @@ def conversation_of(config: ClientConfig, limit_ms: int) -> Conversation:
 
 
 def conversation(mechanism: str, username: str, password: str, nonce: str | None = None) -> Conversation:
-    """Yield the client's messages. Return when the broker has proven that it knows the password.
+    """Return the generator for a mechanism with user name and password.
 
-    `nonce` is only for tests. Raise KafkaError(SASL_AUTHENTICATION_FAILED) if the broker refuses or gives no proof.
+    The generator ends when the broker has accepted the login and, for SCRAM, has proven that it knows the password. It
+    raises KafkaError(SASL_AUTHENTICATION_FAILED) if the broker refuses or gives no proof. `nonce` is only for tests.
     """
     if mechanism == 'PLAIN':
         return plain(username, password)

@@ -1,7 +1,7 @@
-"""A consumer in a share group (KIP-932). It acquires and delivers records, and acknowledges them one by one.
-
-Blocking, without threads. Heartbeats, fetches and acknowledgements all happen in `poll`, `commit` and `close`. The
-broker locks acquired records for a while (share.record.lock.duration.ms), then delivers them to another member.
+"""A consumer in a share group (KIP-932). It acquires records, returns them to the program, and acknowledges each
+record. Calls block, and there are no threads: heartbeats, fetches and acknowledgements are all sent in `poll`, `commit`
+and `close`. The broker locks acquired records for share.record.lock.duration.ms. Records that are not acknowledged in
+that time go to a different member.
 """
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 _E = ErrorCode
 _NUMBERS = itertools.count(1)
 LOST_SESSION = frozenset({_E.SHARE_SESSION_NOT_FOUND, _E.INVALID_SHARE_SESSION_EPOCH, _E.SHARE_SESSION_LIMIT_REACHED})
-"""The errors after which the consumer begins a new session."""
+"""The errors after which the consumer begins a new share session."""
 MOVED = RETRIED | {_E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID}
-"""Errors of a partition that end with the next metadata or the next assignment."""
+"""The errors of a partition that disappear when the metadata is refreshed or the assignment changes."""
 
 OnRefused = Callable[[SharedPartition, KafkaError], None]
 
@@ -44,10 +44,10 @@ def log_refused(at: SharedPartition, error: KafkaError) -> None:
 
 
 class ShareConsumer:
-    """A member of a share group. Call `subscribe`, then `poll`. Raises KafkaError and ClientError.
+    """A member of a share group. Call `subscribe`, then `poll`. The methods raise KafkaError and ClientError.
 
-    `on_refused` is called for each partition whose acknowledgements its leader has refused. Those records are delivered
-    again.
+    `on_refused` is called for each partition whose leader has refused acknowledgements. The records of these
+    acknowledgements are delivered again.
     """
 
     def __init__(self, cluster: Cluster, settings: ShareConsumerSettings | None = None, clock: Clock | None = None,
@@ -60,12 +60,12 @@ class ShareConsumer:
         self._reach = Reach(cluster, self._clock)
         self._member = ShareMember(cluster, self.settings.group_id, self.settings.client_rack, self._clock)
         self._sessions: dict[Connection, ShareSession] = {}
-        # A connection returns answers in the order of its requests, so no other client may share it.
+        # A connection returns answers in the order of its requests, so each share consumer has separate connections.
         self._purpose = f'share {next(_NUMBERS)}'
         self._ready: list[DeliveredRecords] = []
         """The records that arrived while `commit` waited for answers."""
         self._delivered: dict[tuple[str, int], dict[int, tuple[ShareSession, SharedPartition]]] = {}
-        """The records without an acknowledgement, by partition and offset."""
+        """Maps each partition to the offsets of its delivered records that the program has not acknowledged."""
 
     @property
     def assignment(self) -> frozenset[tuple[str, int]]:
@@ -81,10 +81,10 @@ class ShareConsumer:
         self._member.subscribe(topics)
 
     def poll(self, timeout_ms: int) -> list[DeliveredRecords]:
-        """Return records as soon as there are any, or [] after `timeout_ms`.
+        """Return records as soon as any have arrived, or [] after `timeout_ms`.
 
-        Unless the settings require explicit acknowledgements, this accepts the records of the last call. If a request
-        has no answer after `timeout_ms`, the next call waits for it.
+        Unless the settings require explicit acknowledgements, the call accepts the records that the previous call
+        returned. If a request has no answer after `timeout_ms`, the next call waits for the answer.
         """
         self._accept_delivered()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -99,9 +99,9 @@ class ShareConsumer:
                     return found
 
     def _prepare_fetches(self) -> int:
-        """Do all work that precedes an answer.
+        """Send heartbeats and fetches if due.
 
-        Return the time at which it is due again, in ms of the monotonic clock.
+        Return the time of the next heartbeat or metadata refresh, in ms of the monotonic clock.
         """
         try:
             self._member.heartbeat_if_due()
@@ -112,9 +112,9 @@ class ShareConsumer:
         return min(self._member.next_heartbeat_ms(), self._reach.due_ms)
 
     def acknowledge(self, topic: str, partition: int, offset: int, kind: AcknowledgeType) -> None:
-        """Set the outcome of a delivered record, which the next call of `poll`, `commit` or `close` sends.
+        """Set the outcome of a delivered record. The next call of `poll`, `commit` or `close` sends the outcome.
 
-        Raise KafkaError(INVALID_RECORD_STATE) for a record that was not delivered, or that has an outcome.
+        Raise KafkaError(INVALID_RECORD_STATE) for a record that was not delivered, or that already has an outcome.
         """
         found = self._delivered.get((topic, partition), {}).pop(offset, None)
         if found is None:
@@ -124,7 +124,9 @@ class ShareConsumer:
         session.acknowledge(at, Acknowledgement(offset, offset, kind))
 
     def commit(self) -> None:
-        """Send the outcomes, and wait for the answers of the leaders, for at most default.api.timeout.ms."""
+        """Send the outcomes of the acknowledged records. Wait at most default.api.timeout.ms for the leaders'
+        answers.
+        """
         self._accept_delivered()
         with self._cluster.limit.call(self._cluster.config.default_api_timeout_ms):
             for session in list(self._sessions.values()):
@@ -139,9 +141,9 @@ class ShareConsumer:
             self._ready += self._receive(session)
 
     def close(self) -> None:
-        """Send the outcomes, release all other records, and leave the group.
+        """Send the outcomes of the acknowledged records, release all other acquired records, and leave the group.
 
-        A leader that cannot be reached releases the records by itself.
+        A leader that cannot be reached releases its records when the connection or their lock ends.
         """
         self._accept_delivered()
         self._delivered.clear()
@@ -207,9 +209,8 @@ class ShareConsumer:
     # ---- answers
 
     def _answered(self, timeout_ms: int) -> list[ShareSession]:
-        """Return the sessions whose answer has arrived.
-
-        If there is none, wait for the first one, for at most `timeout_ms`.
+        """Return the sessions whose answer has arrived. If no answer has arrived, wait for one, for at most
+        `timeout_ms`.
         """
         waiting = [session for session in self._sessions.values() if session.connection.in_flight]
         if not waiting:
@@ -225,7 +226,7 @@ class ShareConsumer:
                 or session.deadline_ms <= now_ms]
 
     def _receive(self, session: ShareSession) -> list[DeliveredRecords]:
-        """Return the records of the next answer. If the connection is broken, end its session."""
+        """Return the records of the next answer of a session. If the connection is broken, drop the session."""
         try:
             answer, sent = session.receive(max(session.deadline_ms - self._clock.monotonic_ms(), 0))
         except OutOfTime:       # the rest of the answer follows
@@ -261,7 +262,9 @@ class ShareConsumer:
         return found
 
     def _acquired(self, session: ShareSession, at: SharedPartition, row: Any) -> Iterator[DeliveredRecords]:
-        """Yield the acquired records, in parts of batches, and acknowledge the offsets without a record."""
+        """Yield the acquired records, split at the bounds of batches. Acknowledge the acquired offsets without a
+        record.
+        """
         found = [[] if header.is_control else self._decode(at, header, batch)
                  for header, batch in iter_batches(row.records or b'')]
         for acquired in row.acquired_records:
@@ -305,7 +308,7 @@ class ShareConsumer:
         self._cluster.forget()
 
     def _drop(self, session: ShareSession, error: ClientError) -> None:
-        """Forget a session whose connection broke. The leader releases its records."""
+        """Forget a session whose connection broke. The leader releases the records that the session has acquired."""
         session.connection.close()
         self._sessions.pop(session.connection, None)
         for partition in self._delivered:

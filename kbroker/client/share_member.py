@@ -1,6 +1,5 @@
-"""A member of a share group (KIP-932). Its heartbeats join, return the assignment, and leave.
-
-Members of a share group may have the same partitions. So no member must give a partition up before another one gets it.
+"""A member of a share group (KIP-932). Its heartbeats join, get the assignment, and leave. Several members of a share
+group may have the same partition at once, so a member can get a partition before a different member gives it up.
 """
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from kbroker.protocol import messages
 
 
 class SharedPartition(NamedTuple):
-    """A partition with the topic's id, for requests, and the topic's name, for users."""
+    """A partition with both the id of its topic, which requests use, and the name of the topic, which users see."""
 
     topic_id: bytes
     topic: str
@@ -23,7 +22,9 @@ class SharedPartition(NamedTuple):
 
 
 class ShareMember(EpochMember):
-    """A member of a share group. `assignment` changes only in `heartbeat_if_due`. Raises KafkaError and ClientError."""
+    """A member of a share group. `assignment` changes only in `heartbeat_if_due`. Methods raise KafkaError and
+    ClientError.
+    """
 
     group_words = 'share group'
     heartbeat_name = 'ShareGroupHeartbeat'
@@ -35,7 +36,7 @@ class ShareMember(EpochMember):
         self._topics: list[str] = []
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Change the subscription. A heartbeat that reports it is due at once."""
+        """Change the subscription. The next `heartbeat_if_due` reports the change."""
         self._topics = sorted(topics)
         self._must_report, self._next_heartbeat_ms = True, 0
 
@@ -59,14 +60,14 @@ class ShareMember(EpochMember):
             rack_id=self._rack_id if is_full else None, subscribed_topic_names=self._topics if is_full else None))
 
     def _name_partitions(self) -> None:
-        """Adopt the last assignment. Partitions of topics that the metadata does not name yet are added later."""
+        """Adopt the last assignment. A partition whose topic id is not yet in the metadata is added by a later call."""
         names = self._names_of(self._assigned)
         self.assignment = frozenset(SharedPartition(topic_id, names[topic_id], index)
                                     for topic_id, indexes in self._assigned.items() if topic_id in names
                                     for index in indexes)
 
     def leave(self) -> None:
-        """Leave the group. Close the sessions before, because this does not notify the partitions' leaders."""
+        """Leave the group. The caller has closed the share sessions, because leaving does not notify the leaders."""
         if self.generation_id < JOINING:
             return
         self.generation_id = LEAVING

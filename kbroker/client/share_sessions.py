@@ -1,8 +1,9 @@
-"""Share sessions (KIP-932): one with each leader, which carries fetches and acknowledgements in order.
+"""Share sessions (KIP-932). A member has one session with each leader, which gets its fetches and acknowledgements in
+order.
 
-A session has an epoch that counts its requests. It ends with its connection, and the broker then releases the records
-that the member holds. A request of epoch 0 begins a session and carries no acknowledgements. A request of epoch -1 ends
-the session.
+A session has an epoch that counts its requests. A request of epoch 0 begins a session and carries no acknowledgements.
+A request of epoch -1 ends the session. A session also ends with its connection. Then the broker releases the records
+that the member has acquired.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ VERSION_WITH_MODES = 2
 
 
 class AcknowledgeType(IntEnum):
-    """Kafka's numbers for the outcome of a record."""
+    """Kafka's codes for the outcome of a record."""
 
     GAP = 0
     """The outcome of an offset without a record."""
@@ -33,7 +34,7 @@ class AcknowledgeType(IntEnum):
 
 
 class Acknowledgement(NamedTuple):
-    """The outcome of the offsets from `first` to `last`."""
+    """The outcome of the offsets from `first_offset` to `last_offset`, both included."""
 
     first_offset: int
     last_offset: int
@@ -41,11 +42,11 @@ class Acknowledgement(NamedTuple):
 
 
 Outcomes = dict[SharedPartition, list[Acknowledgement]]
-"""Acknowledgements by partition, in any order of offsets."""
+"""Maps each partition to its acknowledgements, which are not sorted."""
 
 
 def joined(acknowledgements: Iterable[Acknowledgement]) -> list[Acknowledgement]:
-    """Return the acknowledgements in the order of their offsets. Neighbours with the same outcome become one."""
+    """Return the acknowledgements sorted by offset. Merge adjacent acknowledgements that have the same outcome."""
     found: list[Acknowledgement] = []
     for row in sorted(acknowledgements):
         if found and found[-1].last_offset == row.first_offset - 1 and found[-1].type == row.type:
@@ -56,14 +57,14 @@ def joined(acknowledgements: Iterable[Acknowledgement]) -> list[Acknowledgement]
 
 
 class ShareSession:
-    """The session of a member with the leader at the other end of a connection. Sending may raise ClientError."""
+    """A member's share session with the leader at the other end of a connection. Sending may raise ClientError."""
 
     def __init__(self, connection: Connection, group_id: str, member_id: str, settings: ShareConsumerSettings):
         self.connection = connection
         self.deadline_ms = 0
-        """The time by which the leader should have answered, on the monotonic clock."""
+        """The time at which the request in flight times out, in ms of the monotonic clock."""
         self.partitions: frozenset[SharedPartition] = frozenset()
-        """The partitions in the session, as the leader knows them."""
+        """The partitions that the leader has in the session."""
         self._group_id = group_id
         self._member_id = member_id
         self._settings = settings
@@ -78,11 +79,13 @@ class ShareSession:
         return bool(self._outcomes)
 
     def acknowledge(self, at: SharedPartition, acknowledgement: Acknowledgement) -> None:
-        """Add an outcome to the next request."""
+        """Add an acknowledgement to the next request."""
         self._outcomes.setdefault(at, []).append(acknowledgement)
 
     def send_fetch(self, partitions: frozenset[SharedPartition]) -> None:
-        """Send a ShareFetch of the partitions. It carries the acknowledgements, unless it begins the session."""
+        """Send a ShareFetch for the partitions. The request also carries the acknowledgements, unless it begins the
+        session.
+        """
         epoch, outcomes = self._next({} if self._epoch == FIRST_EPOCH else self._take_outcomes())
         wanted = {at: outcomes.get(at, []) for at in {*partitions - self.partitions, *outcomes}}
         settings, request = self._settings, ShareFetchRequest
@@ -99,7 +102,10 @@ class ShareSession:
         self.partitions = partitions
 
     def send_acknowledgements(self, is_last: bool = False) -> bool:
-        """Send only the acknowledgements, if there are any or the session ends. Return whether a request was sent."""
+        """Send the acknowledgements without a fetch, if there are any, or if `is_last` ends the session.
+
+        Return whether a request was sent.
+        """
         if self._epoch == FIRST_EPOCH or not (self._outcomes or is_last):
             return False
         (epoch, outcomes), request = self._next(self._take_outcomes()), ShareAcknowledgeRequest
@@ -120,7 +126,7 @@ class ShareSession:
         self._epoch, self.partitions = FIRST_EPOCH, frozenset()
 
     def unanswered(self) -> Outcomes:
-        """Return the acknowledgements of all requests in flight and of the next one."""
+        """Return the acknowledgements of all requests in flight and of the next request."""
         found: Outcomes = {}
         for outcomes in [*self._sent, self._outcomes]:
             for at, rows in outcomes.items():
@@ -132,7 +138,7 @@ class ShareSession:
         return outcomes
 
     def _next(self, outcomes: Outcomes) -> tuple[int, Outcomes]:
-        """Count a request that is about to be sent with these acknowledgements.
+        """Count a request that is about to be sent, and store the acknowledgements that it carries.
 
         Return its epoch and the acknowledgements.
         """
@@ -150,7 +156,9 @@ def _by_topic(partitions: Iterable[SharedPartition]) -> dict[bytes, list[SharedP
 
 
 def _topics(topic_class: Any, partition_class: Any, batch_class: Any, wanted: Outcomes) -> list[Message]:
-    """Return the topics of a request: each wanted partition with its acknowledgements."""
+    """Return the rows of a request for the given partitions: for each topic, its partitions with their
+    acknowledgements.
+    """
     return [topic_class(topic_id=topic_id, partitions=[
         partition_class(partition_index=at.partition, acknowledgement_batches=[
             batch_class(first_offset=row.first_offset, last_offset=row.last_offset, acknowledge_types=[row.type])

@@ -1,4 +1,4 @@
-"""The counts of a client, for graphs: totals since its construction, and present values."""
+"""The counts of a client, for graphs: totals since the client was constructed, and present values."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ CONSUMER_COUNTS = ('records_consumed_total', 'bytes_consumed_total', 'fetch_tota
 
 
 class Counts(dict[str, int]):
-    """Counts by name, all of which begin at 0. No other name can be counted."""
+    """Maps each declared name to its count, which begins at 0. Other names cannot be counted."""
 
     def __init__(self, names: tuple[str, ...]):
         super().__init__(dict.fromkeys(names, 0))
@@ -23,10 +23,10 @@ class Counts(dict[str, int]):
 
 
 class Lags(dict[TopicPartition, int]):
-    """The number of records after the last fetched record of each partition, as of its last fetch."""
+    """Maps each partition to its lag at the last fetch: the number of records after the last fetched record."""
 
     def note(self, partition: TopicPartition, lag: int, assigned: Collection[TopicPartition]) -> None:
-        """Store a lag, and remove the lags of partitions that are no longer assigned."""
+        """Store the lag of a partition, and remove the lags of partitions that are no longer assigned."""
         self[partition] = lag
         if len(self) > len(assigned):
             for known in self.keys() - set(assigned):

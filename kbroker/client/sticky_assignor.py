@@ -1,7 +1,8 @@
-"""Kafka's assignor `cooperative-sticky`: members keep partitions, which move in two rebalances (KIP-429).
+"""Kafka's assignor `cooperative-sticky`: members keep their partitions where possible (KIP-429).
 
-The first rebalance takes the partition from its owner, and the second one gives it to the next member. So two members
-never read one partition, and members that keep their partitions never stop.
+A partition moves to a new member in two rebalances. The first rebalance revokes the partition from its owner, and the
+second rebalance assigns it to the new member. So two members never read one partition at once, and a member never stops
+reading the partitions that it keeps.
 """
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 def assign_cooperatively(members: Iterable[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Return the partitions by member id. A partition that its owner must give up is assigned to no member yet."""
+    """Return {member id: partitions}. A partition that its present owner must give up is not yet assigned to a
+    member.
+    """
     members = list(members)
     owners = _owners(members, partition_counts)
     assignment = assign_sticky(members, partition_counts)
@@ -23,9 +26,9 @@ def assign_cooperatively(members: Iterable[Member], partition_counts: Mapping[st
 
 
 def assign_sticky(members: Iterable[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """Return a balanced assignment in which members keep as many partitions as the balance allows.
+    """Return a balanced assignment {member id: partitions}. Members keep as many partitions as the balance allows.
 
-    No member has two partitions more than another member that could own one of them.
+    Balanced means: no member has two or more partitions more than a member that could own one of its partitions.
     """
     by_id = {member.member_id: member for member in sorted(members, key=lambda member: member.member_id)}
     assignment: dict[str, set[TopicPartition]] = {member_id: set() for member_id in by_id}
@@ -34,7 +37,7 @@ def assign_sticky(members: Iterable[Member], partition_counts: Mapping[str, int]
     subscribers = {topic: [member_id for member_id, member in by_id.items() if topic in member.topics]
                    for topic in sorted({topic for member in by_id.values() for topic in member.topics})}
     taken = {partition for partitions in assignment.values() for partition in partitions}
-    # Assign topics with few subscribers first, because the fewest members can own their partitions.
+    # Assign topics with few subscribers first, because only few members can own their partitions.
     for topic in sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic)):
         for index in range(partition_counts.get(topic, 0)):
             if (topic, index) not in taken:
@@ -46,9 +49,10 @@ def assign_sticky(members: Iterable[Member], partition_counts: Mapping[str, int]
 
 
 def _owners(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition.
+    """Return {partition: member id of its owner}.
 
-    Claims of former generations, and claims of two members at once, do not count.
+    A member claims to own the partitions in `owned`. Claims from an old generation do not count. A partition that
+    several members claim has no owner.
     """
     members = list(members)
     newest = max((member.generation for member in members), default=-1)
@@ -63,7 +67,7 @@ def _owners(members: Iterable[Member], partition_counts: Mapping[str, int]) -> d
 
 
 def _move_one(assignment: dict[str, set[TopicPartition]], members: Mapping[str, Member]) -> bool:
-    """Move one partition to a member that has at least two fewer. Return False if no partition can be moved."""
+    """Move one partition to a member with at least two partitions fewer. Return False if no partition can be moved."""
     by_load = sorted(assignment, key=lambda member_id: (len(assignment[member_id]), member_id))
     for low in by_load:
         for high in reversed(by_load):

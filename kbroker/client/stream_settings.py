@@ -1,8 +1,8 @@
-"""Settings of producer and consumers, under Kafka's names and with its defaults, from `ClientConfig.properties`.
+"""Settings of producer and consumers, with Kafka's names and defaults, read from `ClientConfig.properties`.
 
-Each field states its setting once: name, default and valid values.
-Unknown names are ignored here, as in Kafka's clients: one file may serve several programs. A client that is given
-settings by a program refuses them (`client/opening`).
+Each field declares its setting once: name, default and valid values. Unknown names are ignored here, as in Kafka's
+clients, because several programs may share one properties file. Unknown names that a program passes to a client are
+refused by `client/opening`.
 """
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from kbroker.settings.tls import bad_setting
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 LEAST_IDLE_MS = 5000
 MOST_IN_FLIGHT = 5
-"""A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
+"""The largest max.in.flight.requests.per.connection. A partition remembers only this many batches of a producer, and
+cannot detect a duplicate of an older batch.
+"""
 LEAST_LEVEL = -131_072
 """The lowest level of zstd."""
 STRATEGY = 'partition.assignment.strategy'
@@ -30,32 +32,32 @@ ASSIGNOR_NAMES = {
     'cooperative-sticky': 'cooperative-sticky',
     'org.apache.kafka.clients.consumer.CooperativeStickyAssignor': 'cooperative-sticky',
 }
-"""The values of partition.assignment.strategy, and the names of the assignors in the protocol."""
+"""Maps each value of partition.assignment.strategy to the name of the assignor in the protocol."""
 CODECS = tuple(codec.name.lower() for codec in Compression)
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 ACQUIRE_MODES = ('batch_optimized', 'record_limit')
-"""The modes of share.acquire.mode, in the order of their numbers in the protocol."""
+"""The values of share.acquire.mode. The index of a value is its code in the protocol."""
 
 NOT_WITH = {
     'classic': ('group.remote.assignor',),
     'consumer': ('session.timeout.ms', 'heartbeat.interval.ms', 'partition.assignment.strategy'),
 }
-"""Settings without effect, by group.protocol. With `consumer`, the broker decides about them."""
+"""Maps each value of group.protocol to the settings that have no effect with it."""
 NOT_WITH_SHARE = (
     'auto.offset.reset', 'enable.auto.commit', 'group.instance.id', 'isolation.level', 'partition.assignment.strategy',
     'interceptor.classes', 'session.timeout.ms', 'heartbeat.interval.ms', 'group.protocol', 'group.remote.assignor',
 )
-"""Settings that a share consumer refuses. The broker and the configs of the group decide about them."""
+"""The settings that a share consumer refuses. The broker and the configs of the group determine these values."""
 
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
 
 @lean_dataclasses.dataclass(frozen=True, slots=True)
 class Row(Option):
-    """The setting of a field."""
+    """The setting that a field declares: its name, parser and default."""
 
     text: str
-    """The default as a file has it; '' if the setting is not set."""
+    """The default as it would be written in a file; '' if the setting has no default."""
 
 
 def _setting(name: str, default: Any, parse: Callable[[str], Any], text: str) -> Any:
@@ -68,23 +70,29 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def whole_number(name: str, default: int, least: int, most: int = INT32_MAX) -> Any:
-    """Declare a field with a setting that is a whole number."""
+    """Return a dataclass field for a setting that is a whole number from `least` to `most`."""
     return _setting(name, default, _number(least, most), str(default))
 
 
 def flag(name: str, default: bool, text: str | None = None) -> Any:
-    """Declare a field with a setting that is true or false. `text` is '' if the default depends on other settings."""
+    """Return a dataclass field for a setting that is true or false.
+
+    `text` is the default as written in a file; '' if the default depends on other settings.
+    """
     return _setting(name, default, lambda found: boolean(found.strip()), str(default).lower() if text is None else text)
 
 
 def choice(name: str, default: str, values: Sequence[str], made: Callable[[str], Any] = str) -> Any:
-    """Declare a field with a setting that is one of some words, in any case of letters. `made` makes its value."""
+    """Return a dataclass field for a setting whose value is one of `values`, in upper or lower case.
+
+    `made` converts the text to the value of the field.
+    """
     parse = options.choice(*values)
     return _setting(name, made(default), lambda text: made(parse(text.strip())), default)
 
 
 def optional_text(name: str, made: Callable[[str], str | None] = str) -> Any:
-    """Declare a field with a setting that is any text, or not set."""
+    """Return a dataclass field for a setting that is any text. The field is None if the setting is not set."""
     return _setting(name, None, made, '')
 
 
@@ -94,14 +102,16 @@ def _unless_empty(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Settings whose fields are declared with their rows."""
+    """The base class of settings classes. The metadata of each field has the Row that reads its setting."""
 
     MORE: ClassVar[tuple[Option, ...]] = ()
-    """Further settings, which `_complete` reads and whose default is not to be set."""
+    """Settings without a field, which `_complete` reads. By default they are not set."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
+        """Return the settings in `properties`. Raise ConfigError for an invalid value, or for values that contradict
+        each other.
+        """
         cls._refuse(properties)
         values: dict[str, Any] = {}
         for each in fields(cls):
@@ -114,17 +124,19 @@ class _Settings:
 
     @classmethod
     def defaults(cls) -> dict[str, str]:
-        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
+        """Return {setting: default} for all settings. The default is '' for a setting that is not set by default."""
         rows = [each.metadata['row'] for each in fields(cls) if 'row' in each.metadata]
         return {row.name: row.text for row in rows} | {option.name: '' for option in cls.MORE}
 
     @classmethod
     def _refuse(cls, properties: Mapping[str, str]) -> None:
-        """Raise ConfigError for settings that may not be set."""
+        """Raise ConfigError if `properties` has a setting that this type of client refuses."""
 
     @classmethod
     def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
-        """Check values that depend on each other, and set those that depend on others. ConfigError."""
+        """Check values that depend on each other, and compute defaults that depend on other values. Raise
+        ConfigError.
+        """
 
 
 LEVEL = _number(LEAST_LEVEL, INT32_MAX)
@@ -141,7 +153,7 @@ def _codec(text: str) -> Compression:
 @dataclass(frozen=True, slots=True)
 class ProducerSettings(_Settings):
     acks: int = choice('acks', 'all', ('all', '-1', '1', '0'), _acks)
-    """-1 (all), 1 (the leader) or 0 (no answer)."""
+    """The value of acks: -1 (all in-sync replicas), 1 (only the leader) or 0 (no answer)."""
     enable_idempotence: bool = flag('enable.idempotence', True, '')
     transactional_id: str | None = optional_text('transactional.id')
     transaction_timeout_ms: int = whole_number('transaction.timeout.ms', 60_000, 1)
@@ -158,7 +170,9 @@ class ProducerSettings(_Settings):
     metadata_max_age_ms: int = whole_number('metadata.max.age.ms', 300_000, 0, INT64_MAX)
     metadata_max_idle_ms: int = whole_number('metadata.max.idle.ms', 300_000, LEAST_IDLE_MS, INT64_MAX)
     two_phase_commit: bool = flag('transaction.two.phase.commit.enable', False)
-    """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
+    """True if transactions have no timeout, and `init_transactions` keeps a transaction that it finds open
+    (KIP-939).
+    """
 
     MORE: ClassVar[tuple[Option, ...]] = tuple(
         Option(f'compression.{codec}.level', LEVEL, None) for codec in ('gzip', 'lz4', 'zstd'))
@@ -189,7 +203,7 @@ class ProducerSettings(_Settings):
 
 
 def _assignors(text: str) -> tuple[str, ...]:
-    """Return the names of assignors in the protocol. Raise ConfigError, which names the first unknown one."""
+    """Return the protocol names of the assignors. Raise ConfigError for an unknown assignor."""
     names = [part.strip() for part in text.split(',') if part.strip()]
     unknown = [name for name in names if name not in ASSIGNOR_NAMES]
     if unknown or not names:
@@ -219,10 +233,10 @@ class ConsumerSettings(_Settings):
     max_poll_records: int = whole_number('max.poll.records', 500, 1)
     group_protocol: str = choice('group.protocol', 'classic', ('classic', 'consumer'))
     group_remote_assignor: str | None = optional_text('group.remote.assignor', _unless_empty)
-    """The assignor of the broker, with group_protocol `consumer`."""
+    """The name of the assignor on the broker. Used only with group_protocol `consumer`."""
     assignors: tuple[str, ...] = _setting(STRATEGY, ('range', 'cooperative-sticky'), _assignors,
                                           'range,cooperative-sticky')
-    """The assignors of the members, with group_protocol `classic`, by preference."""
+    """The names of the assignors in the members, the preferred one first. Used only with group_protocol `classic`."""
 
     @classmethod
     def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
@@ -240,7 +254,9 @@ class ShareConsumerSettings(_Settings):
     group_id: str = field(metadata={'row': Row('group.id', str, None, '')})
     is_explicit: bool = choice('share.acknowledgement.mode', 'implicit', ('implicit', 'explicit'),
                                lambda mode: mode == 'explicit')
-    """True if the program acknowledges each record; else a poll accepts all records of the one before."""
+    """True if the program must acknowledge each record. Otherwise each poll accepts all records of the previous
+    poll.
+    """
     acquire_mode: str = choice('share.acquire.mode', ACQUIRE_MODES[0], ACQUIRE_MODES)
     max_poll_records: int = whole_number('max.poll.records', 500, 1)
     fetch_min_bytes: int = whole_number('fetch.min.bytes', 1, 0)

@@ -7,9 +7,9 @@ from kbroker.client.cluster import Cluster
 
 
 class Subscription:
-    """Topics by name, by a pattern that the consumer evaluates, or by an expression that the broker evaluates.
+    """The subscribed topics: names, a pattern that the consumer evaluates, or an expression that the broker evaluates.
 
-    An empty subscription is false.
+    An empty subscription has the truth value False.
     """
 
     def __init__(self, topics: frozenset[str]):
@@ -30,7 +30,9 @@ class Subscription:
         self._partition_counts = {}
 
     def look_up(self, cluster: Cluster) -> bool:
-        """Fetch the metadata. Return whether another topic matches, or a topic has more partitions."""
+        """Fetch the metadata. Return whether the set of matching topics, or the number of partitions of one, has
+        changed.
+        """
         if self.pattern is not None:
             pattern = self.pattern
             self.topics = frozenset(name for name, topic in cluster.topics().items()

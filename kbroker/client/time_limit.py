@@ -1,11 +1,12 @@
-"""The times at which calls on the connections of a cluster end: the call in progress, and finally all calls.
+"""Time limits for the connections of a cluster: for the call in progress, and for all calls until the client closes.
 
-When the time of a call is over, `OutOfTime` ends the steps within the call. Their request remains in flight, and the
-next call with the same request waits for its answer (`Connection.call`). So an operation makes progress even by calls
-with a short time-out.
+When the time of a call is over, `OutOfTime` ends the steps of the call. The request of the last step remains in flight,
+and the next call with an equal request waits for its answer (`Connection.call`). So even calls with a short time-out
+make progress.
 
-The opening of a new connection may exceed the time of a call, because the next call cannot continue it. It may take
-OPENING_MS. After each opening that was cut short it may take twice as long, up to socket.connection.setup.timeout.ms.
+Opening a connection may exceed the time of a call, because the next call cannot continue the opening. The first attempt
+may take OPENING_MS. Each attempt after one that was cut short may take twice as long, up to
+socket.connection.setup.timeout.ms.
 """
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from kbroker.base.clock import Clock
 from kbroker.client.errors import AnswerTimeout
 
 OPENING_MS = 1000
-"""The time that the opening of a connection may take, even if the time of the call is over."""
+"""The time for which a call may open a connection, even if the time of the call is over."""
 
 
 class OutOfTime(Exception):
-    """The time of the call is over. This is no network failure, and the request remains in flight.
+    """The time of a call is over. The network has not failed, and the request of the call remains in flight.
 
-    A program never gets OutOfTime, but a ClientError, a KafkaError, or an empty result.
+    A program never sees OutOfTime: it gets a ClientError, a KafkaError, or an empty result.
     """
 
 
 class TimeLimit:
-    """The time until which all connections of a cluster wait, on the monotonic clock."""
+    """The time limits of all connections of a cluster."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
@@ -35,12 +36,12 @@ class TimeLimit:
         self._final_end_ms: int | None = None
 
     def end_within(self, limit_ms: int) -> None:
-        """Bound all further calls together. After `limit_ms` they raise ClientError."""
+        """Limit the total time of all later calls. After `limit_ms` they raise ClientError."""
         self._final_end_ms = self._clock.monotonic_ms() + limit_ms
 
     @contextmanager
     def within(self, limit_ms: float) -> Iterator[None]:
-        """Bound the block. After `limit_ms` it raises OutOfTime. An outer block with less time bounds it, too."""
+        """Limit a block. After `limit_ms`, or at the end of an enclosing limited block, calls raise OutOfTime."""
         outer_ms, end_ms = self._call_end_ms, self._clock.monotonic_ms() + int(limit_ms)
         self._call_end_ms = end_ms if outer_ms is None else min(outer_ms, end_ms)
         try:
@@ -50,9 +51,9 @@ class TimeLimit:
 
     @contextmanager
     def call(self, limit_ms: float) -> Iterator[None]:
-        """Bound the block as `within` does.
+        """Limit a block as `within` does.
 
-        When the time is over, raise AnswerTimeout unless another call contains this one.
+        At the end of the time, raise AnswerTimeout, or OutOfTime if an enclosing block is limited, too.
         """
         try:
             with self.within(limit_ms):
@@ -64,7 +65,9 @@ class TimeLimit:
 
     @contextmanager
     def at_least(self, ms: int) -> Iterator[None]:
-        """Give the block at least this time, unless the end of all calls is earlier."""
+        """Give a block at least `ms`, even if the call in progress ends earlier. The limit of `end_within` still
+        holds.
+        """
         outer_ms = self._call_end_ms
         if outer_ms is not None:
             self._call_end_ms = max(outer_ms, self._clock.monotonic_ms() + ms)
@@ -75,7 +78,7 @@ class TimeLimit:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Do not bound the block, which is code of the program."""
+        """Suspend the limit of the call during a block in which code of the program runs."""
         outer_ms, self._call_end_ms = self._call_end_ms, None
         try:
             yield
@@ -92,11 +95,11 @@ class TimeLimit:
         return self._final_end_ms is not None and self._clock.monotonic_ms() >= self._final_end_ms
 
     def left_ms(self, limit_ms: float) -> float:
-        """Return the part of a limit, in ms, that is left to the call in progress."""
+        """Return `limit_ms`, or the remaining time of the call in progress if that is less."""
         return self._left_ms(self.finally_left_ms(limit_ms), self._call_end_ms)
 
     def finally_left_ms(self, limit_ms: float) -> float:
-        """Return the part of a limit, in ms, that `end_within` leaves."""
+        """Return `limit_ms`, or the remaining time of the limit set by `end_within` if that is less."""
         return self._left_ms(limit_ms, self._final_end_ms)
 
     def check(self, words: str) -> None:
@@ -105,7 +108,7 @@ class TimeLimit:
             raise OutOfTime(words)
 
     def cuts(self, end_ms: float) -> bool:
-        """Return whether the call in progress ends before this time, and before the end of all calls."""
+        """Return whether the call in progress ends before `end_ms`, and before the limit set by `end_within`."""
         if self._call_end_ms is None or self._call_end_ms >= end_ms:
             return False
         return self._final_end_ms is None or self._call_end_ms < self._final_end_ms

@@ -1,4 +1,4 @@
-"""TLS for the client's side of a connection, from the PEM texts of the settings."""
+"""TLS on the client's side of a connection, configured by the PEM texts of the settings."""
 from __future__ import annotations
 
 import socket
@@ -10,7 +10,10 @@ from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
-    """Return the socket after the handshake. Raise ClientError if the handshake fails, ConfigError for unusable PEM."""
+    """Do the TLS handshake, and return the TLS socket.
+
+    Raise ClientError if the handshake fails, ConfigError if OpenSSL rejects a PEM text.
+    """
     context = make_context(config)
     try:
         return context.wrap_socket(plain, server_hostname=host)
@@ -27,7 +30,7 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return the SSLContext of the settings.
+    """Return the SSLContext for the settings.
 
     Raise ConfigError for a certificate, a key or a revocation list that OpenSSL rejects.
     """

@@ -1,4 +1,4 @@
-"""The topics of a producer. Old metadata is fetched again, and topics without records are forgotten."""
+"""Keeps the metadata of a producer's topics fresh, and forgets topics to which no records are sent."""
 from __future__ import annotations
 
 from kbroker.base.clock import Clock
@@ -11,11 +11,11 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import TransactionManager
 
 IDLE_LOOKS = 4
-"""The number of searches for idle topics within metadata.max.idle.ms."""
+"""The number of times that idle topics are looked for within metadata.max.idle.ms."""
 
 
 class TopicsInUse:
-    """The schedule of a producer's work on its topics."""
+    """The schedule by which a producer refreshes and forgets its topics."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock):
         self._cluster = cluster
@@ -25,7 +25,9 @@ class TopicsInUse:
         self._idle_due_ms = 0
 
     def find(self, topic: str) -> TopicMetadata:
-        """Return the topic. Wait for a topic that the broker creates automatically (auto.create.topics.enable)."""
+        """Return the metadata of a topic. Wait if the broker creates the topic automatically
+        (auto.create.topics.enable).
+        """
         return self._cluster.found_or_created(topic, self._settings.max_block_ms)
 
     def look_again(self) -> None:
@@ -52,11 +54,12 @@ class TopicsInUse:
             appender.adopt(name, metadata)
 
     def forget_idle(self, appender: RecordAppender, transactions: TransactionManager) -> list[PartitionQueue] | None:
-        """Forget topics without a record for metadata.max.idle.ms, because a program may use ever new topics.
+        """Forget topics to which no record was sent for metadata.max.idle.ms.
 
-        This also drops the sequence numbers of the topics. So the epoch is bumped, under which all numbers begin at 0.
-        A transactional producer below transaction.version 2 cannot bump it, and keeps topics with numbers. Return the
-        queues of the forgotten topics, or None between two searches.
+        Without this, a program that uses ever new topics would use ever more memory. The sequence numbers of a
+        forgotten topic are lost. So the epoch is bumped, after which all sequence numbers begin at 0. A transactional
+        producer below transaction.version 2 cannot bump its epoch, and keeps the topics that have sequence numbers.
+        Return the queues of the forgotten topics, or None if idle topics are not yet due to be looked for.
         """
         now_ms, idle_ms = self._clock.monotonic_ms(), self._settings.metadata_max_idle_ms
         if now_ms < self._idle_due_ms:
@@ -75,5 +78,5 @@ class TopicsInUse:
 
 
 def passes(error: KafkaError | ClientError) -> bool:
-    """Return whether an error ends by itself, so that the next turn tries again."""
+    """Return whether an error is temporary, so that the next turn of the producer can try again."""
     return error.code.retriable if isinstance(error, KafkaError) else not error.is_lasting

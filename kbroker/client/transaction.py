@@ -35,10 +35,10 @@ class TransactionalProducer(Protocol):
 
 
 class Transaction:
-    """The transaction of a `with` block. It begins with the block and is committed at its end.
+    """The transaction of a `with` block. It begins at the start of the block, and is committed at the end of the block.
 
-    An exception in the block, or a TransactionError of the commit, aborts it, and is raised again. A prepared
-    transaction is neither committed nor aborted.
+    An exception in the block, or a TransactionError of the commit, aborts the transaction, and the error is raised
+    again. A transaction that the block has prepared is neither committed nor aborted.
     """
 
     def __init__(self, producer: TransactionalProducer):
@@ -58,10 +58,10 @@ class Transaction:
 
     def send_offsets(self, consumer: Consumer | Mapping[TopicPartition, OffsetAndMetadata | int],
                      group: GroupMetadata | str | None = None) -> None:
-        """Commit the consumer's positions as part of the transaction, or these offsets for a group.
+        """Add a consumer's positions, or the given offsets for a group, to the transaction, which commits them.
 
-        The positions follow the records that the consumer has returned. Raise TransactionError if the group has given a
-        partition to another member.
+        The position of a partition is the offset after the last record that the consumer has returned. Raise
+        TransactionError if the group has reassigned a partition to a different member.
         """
         if isinstance(consumer, Mapping):
             if group is None:
@@ -73,7 +73,9 @@ class Transaction:
             offsets, GroupMetadata(group) if isinstance(group, str) else group)
 
     def prepare(self) -> PreparedTransaction:
-        """Wait until each record is written, and freeze the transaction. `Producer.complete` ends it (KIP-939)."""
+        """Wait until each record is written, and prepare the transaction: only `Producer.complete` can end it
+        (KIP-939).
+        """
         return self._producer.prepare_transaction()
 
     def _commit(self) -> None:
@@ -84,7 +86,7 @@ class Transaction:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        """Abort because of `error`. An error of the abort does not replace it."""
+        """Abort the transaction because of `error`. If the abort fails, its error does not replace `error`."""
         if self._producer.transactions.state not in _ABORTABLE:
             return
         try:

@@ -1,8 +1,8 @@
-"""Ends a transaction by its handle: transactional.id, producer id and epoch, from any process (KIP-890).
+"""Ends a transaction, from any process, by its handle: transactional.id, producer id and epoch (KIP-890).
 
-A transaction of transaction.version 2 ends with EndTxn v5, which raises the epoch. From then on the old pair of
-producer id and epoch identifies this one transaction. Until the id is initialized again, the coordinator gives the same
-answer to the same decision about it.
+With transaction.version 2, a transaction ends with EndTxn v5, which bumps the epoch. So a pair of producer id and epoch
+identifies one transaction. Until the transactional.id is initialized again, the coordinator answers a repeated EndTxn
+with this pair and the same decision as it answered the first.
 """
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kbroker.client.transaction_state import PreparedTransaction, ProducerFenced
 from kbroker.protocol import messages
 
 HANDLE_VERSION = 5
-"""The first version of EndTxn whose producer id and epoch identify one transaction."""
+"""The first version of EndTxn in which the producer id and the epoch identify one transaction."""
 MOST_IN_FLIGHT = 100
-"""The most requests of `end_all_by_handle` in flight at one coordinator."""
+"""The largest number of requests that `end_all_by_handle` has in flight at one coordinator."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                      ErrorCode.INVALID_PRODUCER_ID_MAPPING})
@@ -27,10 +27,12 @@ _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 
 def end_by_handle(cluster: Cluster, transactional_id: str, pair: PreparedTransaction, commit: bool,
                   timeout_ms: int) -> None:
-    """Commit or abort the transaction of this pair. A repeated call with the same decision changes nothing.
+    """Commit or abort the transaction of a producer id and epoch. A repeated call with the same decision changes
+    nothing.
 
-    Raise TransactionError or ProducerFencedError if the transaction ended the other way, ProducerFencedError if the
-    pair is not that of the id's last transaction, and KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
+    Raise TransactionError or ProducerFencedError if the opposite decision has ended the transaction. Raise
+    ProducerFencedError if the pair is not the pair of the last transaction of the transactional.id. Raise
+    KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
     """
     for error in end_all_by_handle(cluster, {transactional_id: pair}, commit, timeout_ms).values():
         raise error
@@ -38,10 +40,10 @@ def end_by_handle(cluster: Cluster, transactional_id: str, pair: PreparedTransac
 
 def end_all_by_handle(cluster: Cluster, pairs: Mapping[str, PreparedTransaction], commit: bool,
                       timeout_ms: int) -> dict[str, TransactionError | ProducerFencedError]:
-    """Commit or abort several transactions, by transactional.id, with many requests in flight.
+    """Commit or abort several transactions, given as {transactional.id: pair}, with many requests in flight.
 
-    Return the TransactionError or ProducerFencedError of each transaction that could not be ended this way. Raise the
-    other errors of `end_by_handle`. The call may then be repeated.
+    Return {transactional.id: TransactionError or ProducerFencedError} for the transactions that could not be ended with
+    this decision. Raise the other errors of `end_by_handle`; then the call may be repeated.
     """
     verb = 'committing' if commit else 'aborting'
     waiting = dict(pairs)
@@ -78,7 +80,7 @@ def _request(transactional_id: str, pair: PreparedTransaction, commit: bool) -> 
 
 
 def _codes(connection: Connection, requests: list[messages.EndTxnRequest]) -> list[int]:
-    """Send the requests at once and return the error codes of their answers."""
+    """Send all requests before receiving the answers. Return the error codes of the answers."""
     try:
         for request in requests:
             connection.send(request, min_version=HANDLE_VERSION, max_version=HANDLE_VERSION)
@@ -96,9 +98,9 @@ def _check_level(connection: Connection, what: str) -> None:
 
 
 def _error(code: int, what: str) -> KafkaError | None:
-    """Return the error of an answer.
+    """Return the error that an error code of EndTxn means, or None.
 
-    It is a TransactionError or a ProducerFencedError if the transaction itself is the cause.
+    The error is a TransactionError or a ProducerFencedError if the state of the transaction is the cause.
     """
     if not code:
         return None

@@ -1,4 +1,4 @@
-"""The producer's side of idempotence and transactions: its id and epoch, and its requests to the coordinators.
+"""The producer's side of idempotence and transactions: the producer id and epoch, and the requests to coordinators.
 
 The cluster's finalized feature transaction.version selects one of two protocols (KIP-890):
 
@@ -9,8 +9,9 @@ The cluster's finalized feature transaction.version selects one of two protocols
     end       EndTxn v4; the epoch stays, and after a batch was   EndTxn v5; its answer has the epoch of the next
               lost InitProducerId bumps it (KIP-360)              transaction
 
-With two-phase commit (KIP-939), InitProducerId v6 returns the transaction that the previous user of the id left open.
-This transaction counts as started, so an EndTxn ends it. The preparation of a transaction sends no request.
+With two-phase commit (KIP-939), InitProducerId v6 returns the transaction that the previous producer with this
+transactional.id did not end. The coordinator knows this transaction, so an EndTxn ends it. Preparing a transaction
+sends no request.
 """
 from __future__ import annotations
 
@@ -43,18 +44,18 @@ from kbroker.protocol.api_keys import ApiKey
 
 LAST_EPOCH = 32767
 FIRST_BACKOFF_MS = 20
-"""The pause after errors like CONCURRENT_TRANSACTIONS, which end when the markers of the previous transaction are
+"""The pause after errors like CONCURRENT_TRANSACTIONS, which last until the markers of the previous transaction are
 written.
 """
 EPOCH_BUMPS_FROM = 2
 LAST_ORDINARY_INIT_VERSION = 5
 TWO_PHASE_INIT_VERSION = 6
 ROTATION_EPOCH = LAST_EPOCH - 2
-"""From this epoch on, the coordinator may continue with a new producer id."""
+"""At this epoch or above, the coordinator may assign a new producer id instead of the next epoch."""
 
 
 class GroupMetadata(NamedTuple):
-    """The committer of offsets: a member of a generation (KIP-447), or with the default values only a group."""
+    """The group, generation and member for which offsets are committed (KIP-447). The defaults name only the group."""
 
     group_id: str
     generation_id: int = -1
@@ -65,8 +66,8 @@ class GroupMetadata(NamedTuple):
 class TransactionManager:
     """The transaction protocol of one producer.
 
-    Raises TransactionError if the transaction can only be aborted, FatalProducerError if the producer is unusable. Any
-    other KafkaError or ClientError means that max.block.ms passed without a usable answer.
+    The methods raise TransactionError if the transaction can only be aborted, FatalProducerError if the producer is
+    unusable. A different KafkaError or ClientError means that max.block.ms passed without a usable answer.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock | None = None,
@@ -81,15 +82,16 @@ class TransactionManager:
         self.has_lost_sequence = False
         """True if a numbered batch was not written.
 
-        The partition expects its sequence numbers, so only a new epoch lets it continue.
+        The partition of the batch expects the missing sequence numbers, and accepts later batches only under a new
+        epoch.
         """
         self.prepared: PreparedTransaction | None = None
-        """The transaction that was prepared, or found by `initialize`; None after its end."""
+        """The transaction that was prepared, or found by `initialize`; None if there is none."""
         self._partitions: set[TopicPartition] = set()
         self._is_started = False
-        """True if the coordinator knows the transaction, so that only an EndTxn ends it."""
+        """True if the coordinator knows the transaction, so that the transaction must be ended by EndTxn."""
         self._unfinished: tuple[str, bool] | None = None
-        """The call and its argument that timed out. Only the same call may follow."""
+        """The call that timed out, with its argument; else None. Only the same call may follow."""
 
     @property
     def is_transactional(self) -> bool:
@@ -102,10 +104,10 @@ class TransactionManager:
     # ---- producer id and epoch
 
     def initialize(self, keep: bool = False) -> None:
-        """Get a producer id, or a newer epoch of the transactional.id, which fences its previous user.
+        """Get a producer id. With a transactional.id, get its next epoch, which fences the previous producer.
 
-        The coordinator aborts the transaction of the previous user. With `keep` the coordinator keeps it, and it
-        becomes `prepared`. After a call that timed out, only the same call may follow.
+        The coordinator aborts the open transaction of the previous producer. With `keep` the coordinator keeps this
+        transaction, and it becomes `prepared`. After a call that timed out, only the same call may follow.
         """
         self._begin_call(('init_transactions', keep), ProducerState.INITIALIZING)
         found = self._initialize(ProducerIdAndEpoch(), keep)
@@ -119,10 +121,10 @@ class TransactionManager:
         self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
 
     def resume(self, producer: ProducerIdAndEpoch) -> None:
-        """Continue with the pair that `initialize` received in another process, which no longer uses it.
+        """Use the producer id and epoch that `initialize` received in a different process, which no longer uses them.
 
-        This sends no request about the transactional.id. If a newer producer has the id, the broker refuses the first
-        write or the end of a transaction.
+        This sends no request about the transactional.id. If a newer producer has claimed the transactional.id, the
+        broker refuses the first write or the end of the transaction.
         """
         self.lifecycle.enter(ProducerState.INITIALIZING)
         self.producer = producer
@@ -130,7 +132,7 @@ class TransactionManager:
         self.lifecycle.enter(ProducerState.READY)
 
     def check_two_phase_commit(self) -> None:
-        """Raise KafkaError(UNSUPPORTED_VERSION) unless the coordinator serves two-phase commit."""
+        """Raise KafkaError(UNSUPPORTED_VERSION) unless the coordinator supports two-phase commit."""
         connection = self._cluster.retrying(self._coordinator, self._words('finding the coordinator'),
                                             timeout_ms=self._settings.max_block_ms)
         served = connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1]
@@ -139,9 +141,9 @@ class TransactionManager:
                                        f'expected {TWO_PHASE_INIT_VERSION}')
 
     def bump_epoch(self) -> None:
-        """Raise the epoch locally, as a producer without a transactional.id may.
+        """Increment the epoch without a request, which is allowed without a transactional.id.
 
-        Get a new producer id when epochs run out.
+        Get a new producer id after the largest epoch.
         """
         if self.producer.producer_epoch < LAST_EPOCH:
             self.producer = self.producer._replace(producer_epoch=self.producer.producer_epoch + 1)
@@ -149,7 +151,7 @@ class TransactionManager:
             self._initialize(ProducerIdAndEpoch())
 
     def _initialize(self, current: ProducerIdAndEpoch, keep: bool = False) -> PreparedTransaction | None:
-        """Adopt a new pair, the successor of `current`. Return the transaction that the coordinator kept, or None."""
+        """Request and adopt a producer id and epoch. Return the transaction that the coordinator kept, or None."""
         two_phase_commit = self._settings.two_phase_commit
         needs_version_6 = keep or two_phase_commit
         try:
@@ -177,9 +179,9 @@ class TransactionManager:
         self.is_version_2 = features.get('transaction.version', 0) >= EPOCH_BUMPS_FROM
 
     def _begin_call(self, call: tuple[str, bool], state: ProducerState) -> None:
-        """Enter `state`, unless this call repeats a call that timed out.
+        """Begin a call: enter `state`, unless the call repeats a call that timed out.
 
-        Raise IllegalProducerState if another call timed out, or the present state does not allow this call.
+        Raise IllegalProducerState if a different call has timed out, or if the present state does not allow this call.
         """
         if self._unfinished is None or self.lifecycle.state is ProducerState.FATAL_ERROR:
             self.lifecycle.enter(state)
@@ -204,17 +206,18 @@ class TransactionManager:
         self.lifecycle.check_can_send()
 
     def prepare(self) -> PreparedTransaction:
-        """Freeze the transaction, whose batches must have been written. Return its identity."""
+        """Prepare the transaction, whose batches must have been written. Return its identity."""
         self.check_can_prepare()
         self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
         self.prepared = PreparedTransaction(*self.producer, self._settings.transactional_id)
         return self.prepared
 
     def complete(self, decided: PreparedTransaction | None) -> bool:
-        """Commit the prepared transaction if `decided` is its token, abort it otherwise.
+        """Commit the prepared transaction if `decided` is its identity, abort it otherwise.
 
-        Return False in the state READY, in which none is prepared. Raise IllegalProducerState or FatalProducerError in
-        any other state without a prepared transaction, ValueError for a token of another transactional.id.
+        Return False in the state READY, in which no transaction is prepared. Raise IllegalProducerState or
+        FatalProducerError in any other state without a prepared transaction. Raise ValueError for the identity of a
+        transaction with a different transactional.id.
         """
         if self.prepared is None:
             if self.lifecycle.state is ProducerState.READY:
@@ -226,7 +229,7 @@ class TransactionManager:
         return True
 
     def _check_is_own(self, decided: PreparedTransaction, prepared: PreparedTransaction) -> None:
-        """Raise ValueError for a token of another transactional.id. An abort because of it would lose data."""
+        """Raise ValueError if `decided` has a different transactional.id than `prepared`. Aborting would lose data."""
         if decided.transactional_id not in (None, self._settings.transactional_id):
             raise ValueError(f'found the token {decided} of transactional.id {decided.transactional_id!r}, expected '
                              f'one of {self._settings.transactional_id!r}')
@@ -255,7 +258,9 @@ class TransactionManager:
         self._is_started = True
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Add offsets that the group commits with the transaction. Raise TransactionError or FatalProducerError."""
+        """Add offsets to the transaction, which commits them for the group. Raise TransactionError or
+        FatalProducerError.
+        """
         self.lifecycle.check_can_send()
         self._is_started = self._is_started or self.is_version_2
         if not self.is_version_2:
@@ -277,7 +282,7 @@ class TransactionManager:
             topics=topics), 'TxnOffsetCommit', max_version=5 if self.is_version_2 else 4, group_id=group.group_id)
 
     def end(self, committed: bool) -> None:
-        """Commit or abort. No batch of the transaction may be in flight.
+        """Commit or abort the transaction. None of its batches may be in flight.
 
         After an error other than TransactionError and FatalProducerError, the outcome is unknown. The same call may
         then be repeated.
@@ -306,16 +311,13 @@ class TransactionManager:
             self.has_lost_sequence = False
 
     def fail(self, error: KafkaError, severity: Severity) -> None:
-        """Record that a batch of the transaction was not written.
-
-        Ignore it during an abort, for which it does not matter.
-        """
+        """Record that a batch of the transaction was not written. During an abort, the lost batch does not matter."""
         if severity is Severity.FATAL:
             self.lifecycle.enter(ProducerState.FATAL_ERROR, error)
         elif self.lifecycle.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
             self.lifecycle.enter(ProducerState.ABORTABLE_ERROR, error)
 
-    # ---- asking a coordinator
+    # ---- requests to coordinators
 
     def _coordinator(self, group_id: str | None = None) -> Connection:
         if group_id is not None:
@@ -326,7 +328,7 @@ class TransactionManager:
 
     def _ask(self, request: Any, name: str, max_version: int | None = None, min_version: int = 0,
              group_id: str | None = None) -> Any:
-        """Return the answer to `request`. Repeat it until it succeeds, has a lasting error, or max.block.ms is over."""
+        """Send `request`, and return its answer. Repeat it after transient errors, for at most max.block.ms."""
         with self._cluster.limit.call(self._settings.max_block_ms):
             return self._ask_until_answered(request, name, max_version, min_version, group_id)
 
@@ -390,7 +392,9 @@ def _call_in_words(call: tuple[str, bool]) -> str:
 
 
 def _worst_code(answer: Any) -> ErrorCode:
-    """Return the decisive error of an answer. Among several partitions, it is the first error that is not transient."""
+    """Return the error of an answer that decides. If several partitions failed, prefer an error that is not
+    transient.
+    """
     if isinstance(answer, messages.AddPartitionsToTxnResponse):
         codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
                  for row in topic.results_by_partition]
@@ -401,5 +405,5 @@ def _worst_code(answer: Any) -> ErrorCode:
     found = [known_code(code) for code in codes if code]
     if not found:
         return ErrorCode.NONE
-    # OPERATION_NOT_ATTEMPTED only means that another partition failed.
+    # OPERATION_NOT_ATTEMPTED only means that a different partition of the request failed.
     return min(found, key=lambda code: (code.retriable, code is ErrorCode.OPERATION_NOT_ATTEMPTED))

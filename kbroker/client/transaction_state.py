@@ -11,8 +11,9 @@
     ABORTABLE_ERROR       IN_TRANSACTION, COMMITTING, ABORTABLE_ERROR
     FATAL_ERROR           any
 
-INITIALIZING is entered again if an abort needs a new epoch that EndTxn did not return: before KIP-890 a producer bumps
-its epoch by InitProducerId (KIP-360). PREPARED_TRANSACTION follows if the coordinator kept a transaction (KIP-939).
+An abort enters INITIALIZING if it needs a new epoch and EndTxn did not return one: below transaction.version 2, a
+producer bumps its epoch by InitProducerId (KIP-360). INITIALIZING is followed by PREPARED_TRANSACTION if the
+coordinator kept a transaction (KIP-939).
 """
 from __future__ import annotations
 
@@ -51,16 +52,16 @@ ENTERED_FROM: dict[ProducerState, frozenset[ProducerState]] = {
 
 
 class Severity(enum.Enum):
-    """The consequence of an error for the producer."""
+    """The consequence of an error for a transactional producer."""
 
     RETRY = enum.auto()
     """The request had no effect. Retry it after a back-off."""
     FIND_COORDINATOR = enum.auto()
-    """Like RETRY, but find the current coordinator before."""
+    """Like RETRY, but first find the current coordinator."""
     ABORTABLE = enum.auto()
     """The transaction cannot be committed. After an abort, the next transaction may begin."""
     FATAL = enum.auto()
-    """The producer is unusable, because another producer has its id, or because it does not know which batches were
+    """The producer is unusable: a different producer has its transactional.id, or it cannot find out which batches were
     written.
     """
 
@@ -73,7 +74,7 @@ _ABORTABLE = frozenset({
     _E.UNKNOWN_MEMBER_ID, _E.ILLEGAL_GENERATION, _E.GROUP_ID_NOT_FOUND, _E.STALE_MEMBER_EPOCH, _E.FENCED_INSTANCE_ID,
     _E.OPERATION_NOT_ATTEMPTED,
 })
-# These errors reject the producer, not the content of the batch.
+# The errors that reject the producer itself, not the content of its batch.
 _FATAL_TO_PRODUCE = frozenset({
     _E.PRODUCER_FENCED, _E.CLUSTER_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     _E.INVALID_TXN_STATE, _E.INVALID_PRODUCER_ID_MAPPING, _E.UNSUPPORTED_VERSION,
@@ -81,9 +82,9 @@ _FATAL_TO_PRODUCE = frozenset({
 
 
 def severity_at_coordinator(code: ErrorCode) -> Severity:
-    """Return the severity of an error code of the transaction coordinator, or of TxnOffsetCommit.
+    """Return the severity of an error code that the transaction coordinator or TxnOffsetCommit returns.
 
-    A stale epoch is fatal here: the coordinator knows the owner of the id.
+    An error about an old epoch is fatal, because the coordinator knows which producer has the transactional.id.
     """
     if code in _COORDINATOR_MOVED:
         return Severity.FIND_COORDINATOR
@@ -93,9 +94,10 @@ def severity_at_coordinator(code: ErrorCode) -> Severity:
 
 
 def severity_at_partition(code: ErrorCode) -> Severity:
-    """Return the severity of a partition's error code for Produce within a transaction.
+    """Return the severity of an error code that a partition returns for Produce within a transaction.
 
-    A stale epoch is abortable: a timeout may have bumped it, and EndTxn reveals whether a newer producer did.
+    An error about an old epoch is abortable. The epoch may have been bumped by a timeout or by a newer producer, and
+    EndTxn reveals which.
     """
     if code.retriable or code is _E.CONCURRENT_TRANSACTIONS:
         return Severity.RETRY
@@ -111,15 +113,17 @@ class FatalProducerError(KafkaError):
 
 
 class ProducerFencedError(FatalProducerError):
-    """Another producer has taken the transactional.id, or the coordinator has ended the transaction by its timeout."""
+    """A newer producer has claimed the transactional.id, or the coordinator has aborted a transaction that timed
+    out.
+    """
 
 
 class IllegalProducerState(RuntimeError):
-    """A call that the state does not allow, such as begin within a transaction or commit without one."""
+    """A call that the producer's state does not allow, such as a commit without a transaction."""
 
 
 def fatal_error(code: ErrorCode, message: str) -> FatalProducerError:
-    """Return a ProducerFencedError if another producer was the cause, else a FatalProducerError."""
+    """Return a ProducerFencedError if the error code means that a newer producer exists, else a FatalProducerError."""
     kind = ProducerFencedError if code is _E.PRODUCER_FENCED else FatalProducerError
     return kind(code, message)
 
@@ -129,9 +133,9 @@ _TOKEN = re.compile(r'\+?([0-9]+):\+?([0-9]+)')
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """The identity of a prepared transaction (KIP-939). `str()` returns its token, which `parse` reads.
-
-    A program stores the token with its own decision. Two identities are equal if producer id and epoch are equal.
+    """The identity of a prepared transaction (KIP-939). `str()` returns the identity as a token, which `parse` reads. A
+    program stores the token together with its own decision. Two identities are equal if their producer ids and epochs
+    are equal.
     """
 
     producer_id: int
@@ -152,7 +156,7 @@ class PreparedTransaction:
 
 
 class Lifecycle:
-    """The state of a producer, and the error that led to it."""
+    """The state of a transactional producer, and the error that led to the state."""
 
     def __init__(self) -> None:
         self.state = _S.UNINITIALIZED
@@ -162,19 +166,22 @@ class Lifecycle:
         return self.state in ENTERED_FROM[state]
 
     def check_can_enter(self, state: ProducerState) -> None:
-        """Raise IllegalProducerState unless the table allows the change to `state`. FATAL_ERROR is never left."""
+        """Raise IllegalProducerState unless the producer may change to `state`.
+
+        In the state FATAL_ERROR, raise a FatalProducerError for every other state.
+        """
         if not self.can_enter(state) or (self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR):
             raise self.refusal(*ENTERED_FROM[state])
 
     def refusal(self, *expected: ProducerState) -> FatalProducerError | IllegalProducerState:
-        """Return the error for a call that needs one of these states."""
+        """Return the error for a call that is allowed only in the `expected` states."""
         if self.state is _S.FATAL_ERROR:
             return self.fatal()
         return IllegalProducerState(f'found a producer that is {_words(self.state)}, expected one that is '
                                     + ' or '.join(sorted(map(_words, expected))))
 
     def enter(self, state: ProducerState, error: KafkaError | None = None) -> None:
-        """Change to `state`. Raise the errors of `check_can_enter`."""
+        """Change to `state`. Raise the same errors as `check_can_enter`."""
         self.check_can_enter(state)
         self.state = state
         if state is _S.FATAL_ERROR or (state is _S.ABORTABLE_ERROR and self.error is None):
