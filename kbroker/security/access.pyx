@@ -1,7 +1,8 @@
-"""The rights of a principal at a host, with the decisions made so far.
+"""The rights of a principal at a host. Decisions are stored, because clients repeat their requests.
 
-A stored decision costs two lookups. A change of the ACLs invalidates all stored decisions: each Access drops its
-decisions at its next call. Clients choose the names in the decisions, so the memory of the decisions is bounded.
+Finding a stored decision costs two lookups. A change of the ACLs invalidates all stored decisions: each Access drops
+its decisions when it is next called. Clients choose the names for which decisions are stored, so the memory of the
+stored decisions is limited.
 """
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.tuple cimport PyTuple_GET_ITEM
@@ -15,8 +16,8 @@ cdef extern from "Python.h":
 cdef enum:
     OPERATIONS = 16
     RESOURCE_TYPES = 8
-    # The memory of a slot of a dict, without the name. Decisions need no further memory: they are shared, or belong to
-    # their ACL.
+    # The bytes of memory of a stored decision, without the name: a slot of a dict. The Decision object itself is not
+    # counted: it is shared, or belongs to an ACL.
     REMEMBERED_BYTES = 100
     # Copying, measuring and logging this many characters of a name takes about as long as one element of long work.
     CHARACTERS_OF_AN_ELEMENT = 1024
@@ -25,7 +26,7 @@ cdef enum:
 
 
 cdef class DecisionCaches:
-    """The bound on the decisions that all Access objects of an authorizer store, and the generation of the ACLs."""
+    """The memory limit of the decisions in all Access objects of an authorizer, and the generation of the ACLs."""
 
     def __init__(self, authorizer):
         self.authorizer = authorizer
@@ -37,8 +38,8 @@ cdef class DecisionCaches:
         self.generation += 1
 
     cdef int make_room(self, Access keep) except -1:
-        """Drop the decisions of the oldest Access objects until an eighth of the memory is free, but not those of
-        `keep`.
+        """Drop the decisions of the oldest Access objects, except `keep`, until an eighth of the allowed memory is
+        free.
         """
         cdef Access access
         for access in self.authorizer.accesses():
@@ -50,7 +51,7 @@ cdef class DecisionCaches:
 
 
 cdef class Access:
-    """The rights of one principal at one host. Connections get it from `Authorizer.access_of`, and share it."""
+    """The rights of one principal at one host. All their connections share the object (`Authorizer.access_of`)."""
 
     def __init__(self, DecisionCaches caches not None, principal, host):
         self.caches = caches
@@ -67,10 +68,11 @@ cdef class Access:
         return f'Access({self.principal!s}, {self.host})'
 
     cpdef bint may(self, int operation, int resource_type, str name, object request=None, bint quiet=False) except -1:
-        """Return whether the principal may do the operation on the resource, and log the decision.
+        """Return whether the principal may do the operation on the resource, and log the decision. `request` is for the
+        log.
 
-        The log names `request`. `quiet` marks a check that only filters an answer. The name None is the name of no
-        resource, so the result is False.
+        `quiet` is true for a check that only filters an answer. With the name None there is no resource, so the result
+        is False.
         """
         decision = self.decide(operation, resource_type, name)
         if <object>PyTuple_GET_ITEM(decision, 0) is True and not self.logs_allowed:
@@ -81,7 +83,7 @@ cdef class Access:
         return <object>PyTuple_GET_ITEM(decision, 0) is True
 
     cpdef bint may_by_type(self, int operation, int resource_type, object request=None) except -1:
-        """Return whether the principal may do the operation on any resource of the type."""
+        """Return whether the principal may do the operation on at least one possible resource of the type."""
         decision = self.decide(operation, resource_type, ANY_RESOURCE)
         self.caches.authorizer.log.note(self, operation, resource_type, SOME_NAME, decision, request, True)
         return <object>PyTuple_GET_ITEM(decision, 0) is True

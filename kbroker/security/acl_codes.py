@@ -1,4 +1,4 @@
-"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290), and the filters that consist of them."""
+"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290), and filters of ACLs."""
 from __future__ import annotations
 
 import enum
@@ -51,18 +51,18 @@ class Permission(enum.IntEnum):
 
 
 def name_of(codes: type[enum.IntEnum], code: int) -> str:
-    """Return the name of a code, or the code itself if it has none."""
+    """Return the name of a code, or the number as a text if the code is unknown."""
     return codes(code).name if code in codes.__members__.values() else str(code)
 
 
 CLUSTER_NAME = 'kafka-cluster'
-"""The name of the one CLUSTER resource."""
+"""The name of the only resource of type CLUSTER."""
 WILDCARD = '*'
-"""The name that stands for every resource, and the host that stands for every host. `User:*` is every principal."""
+"""The resource name that means every resource, and the host that means every host. `User:*` means every principal."""
 
 
 class AclFilter(NamedTuple):
-    """An ACL, or a filter of the ACLs that a client asks for. None and the codes ANY match everything."""
+    """An ACL, or a filter of ACLs. In a filter, None and the codes ANY match everything."""
 
     resource_type: int
     resource_name: str | None
@@ -73,7 +73,7 @@ class AclFilter(NamedTuple):
     permission_type: int
 
     def matches(self, entry: Any) -> bool:
-        """Return whether an AccessControlEntryRecord is one of these ACLs."""
+        """Return whether an ACL, an AccessControlEntryRecord, matches this filter."""
         return (self.resource_type in (ResourceType.ANY, entry.resource_type)
                 and self.matches_pattern(entry.pattern_type, entry.resource_name)
                 and (self.principal is None or self.principal == entry.principal)

@@ -1,8 +1,8 @@
-"""The ACLs, with indexes for decisions, so that the time of a decision does not grow with the number of ACLs.
+"""The ACLs, indexed so that the time of a decision does not grow with the number of ACLs.
 
-An ACL concerns a pattern of resources, a principal and a host. A decision looks up the patterns that cover the
-resource, and four pairs in each pattern: the principal or `User:*`, from the host or from any host. The patterns are
-the literal name, the literal `*`, and the prefixes of the name, which a tree finds.
+An ACL has a pattern of resources, a principal and a host. A decision about a resource first finds the patterns that
+cover it: its literal name, the literal `*`, and the stored prefixes of its name, which a tree finds. Then it looks up
+four pairs in each pattern: the principal or `User:*`, with the host or any host.
 """
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 EVERY_USER = 'User:*'
 RESOURCE_TYPES = tuple(int(kind) for kind in ResourceType if kind > ResourceType.ANY)
 ENTRY_BYTES = 1_500
-"""The bytes of memory of an ACL in the index and in the metadata image, without its strings.
+"""The bytes of memory of an ACL, in the index and in the metadata image together, without its strings.
 
-Measured on CPython 3.11 with 64 bits, with ACLs that share neither pattern nor principal.
+Measured on 64-bit CPython 3.11 with ACLs that all have different patterns and principals.
 """
 PREFIX_BYTES = 400
-"""The bytes of memory of a prefix in its tree, which has at most two nodes per prefix."""
+"""The bytes of memory of a stored prefix in the tree, which has at most two nodes per prefix."""
 
 _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
 Entry = Any
 """An AccessControlEntryRecord."""
 Pattern = tuple[int, int, str]
-"""The resource type, the pattern type and the name."""
+"""A pattern of resources: (resource type, pattern type, name)."""
 
 MOST_ACL_BYTES = 256 * 1024 * 1024
-"""The bound on the memory of all ACLs, which suffices for some 150,000 ACLs."""
+"""The largest memory of all ACLs. It suffices for some 150,000 ACLs."""
 
 
 class Decision(NamedTuple):
-    """A decision about an operation, and its reason: an ACL, or the name of a rule that needs no ACL."""
+    """A decision about an operation. `rule` is its reason: an ACL, or the name of a rule such as SuperUser."""
 
     allowed: bool
     rule: Entry | str
@@ -52,9 +52,9 @@ class AclIndex:
         self.held_bytes = 0
         self._patterns: dict[Pattern, AclsOfPattern] = {}
         self._owned: dict[tuple[int, str, str], dict[bytes, Entry]] = {}
-        """The entries by resource type, principal and host."""
+        """Maps (resource type, principal, host) to {id: entry}."""
         self._prefixes: dict[int, PrefixTree] = {}
-        """The patterns of type PREFIXED, by resource type."""
+        """Maps each resource type to the tree of its patterns of type PREFIXED."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -93,10 +93,10 @@ class AclIndex:
         if not owned:
             del self._owned[entry.resource_type, *owner]
 
-    # -- questions
+    # -- lookups
 
     def patterns_of(self, resource_type: int, name: str) -> list[AclsOfPattern]:
-        """Return the ACLs that cover a resource, by pattern. Only `*` covers an empty name."""
+        """Return the ACLs of each pattern that covers a resource. An empty name is covered only by `*`."""
         found = [self._patterns.get((resource_type, _LITERAL, name))]
         if name != WILDCARD:
             found.append(self._patterns.get((resource_type, _LITERAL, WILDCARD)))
@@ -105,14 +105,16 @@ class AclIndex:
         return covering if prefixes is None else covering + prefixes.covering(name)
 
     def owned_by(self, resource_type: int, principal: str, host: str) -> Iterator[Entry]:
-        """Yield the entries of a type of resources for a principal at a host. The host is in the form of `host_key`."""
+        """Yield the entries for a resource type that apply to a principal at a host. `host` is a result of
+        `host_key`.
+        """
         for owner in owners_of(principal, host):
             yield from self._owned.get((resource_type, *owner), {}).values()
 
     def candidates(self, wanted: AclFilter) -> Iterator[Entry]:
-        """Yield all entries that match a filter, and possibly further ones.
+        """Yield all entries that match a filter, and possibly entries that do not.
 
-        There are few if the filter names resource and principal.
+        If the filter names a resource and a principal, only few entries are yielded.
         """
         if wanted.resource_name is None:
             yield from self.entries.values()
@@ -134,7 +136,7 @@ class AclIndex:
                 if (acls := self._patterns.get((resource_type, pattern_type, name))) is not None]
 
     def find_equal(self, entry: Entry) -> Entry | None:
-        """Return the entry that is equal to `entry` but for its id, or None."""
+        """Return the stored entry that differs from `entry` only by its id, or None."""
         acls = self._patterns.get(pattern_of(entry))
         if acls is None:
             return None
@@ -147,22 +149,22 @@ def pattern_of(entry: Entry) -> Pattern:
 
 
 def owners_of(principal: str, host: str) -> tuple[tuple[str, str], ...]:
-    """Return the owners of the ACLs for a principal at a host. The host is in the form of `host_key`."""
+    """Return the four (principal, host) pairs whose ACLs apply to a principal at a host, a result of `host_key`."""
     return (principal, host), (principal, WILDCARD), (EVERY_USER, host), (EVERY_USER, WILDCARD)
 
 
 def owner_of(entry: Entry) -> tuple[str, str]:
-    """Return the principal and the host of an entry. The host is in the form of `host_key`, as lookups need it."""
+    """Return (principal, host) of an entry. The host is converted by `host_key`, so that lookups find it."""
     return entry.principal, host_key(entry.host)
 
 
 def identity_of(entry: Entry) -> tuple[Any, ...]:
-    """Return the fields by which two ACLs are equal, which are all fields but the id."""
+    """Return all fields of an ACL except its id. Two ACLs are equal if these fields are equal."""
     return (entry.resource_type, entry.pattern_type, entry.resource_name, entry.principal, entry.host, entry.operation,
             entry.permission_type)
 
 
 def size_of(entry: Entry) -> int:
-    """Return the approximate bytes of memory that an entry takes."""
+    """Return the approximate memory of an entry in bytes."""
     held_bytes = ENTRY_BYTES + memory_of(entry.resource_name) + memory_of(entry.principal) + memory_of(entry.host)
     return held_bytes + PREFIX_BYTES if entry.pattern_type == PatternType.PREFIXED else held_bytes

@@ -1,10 +1,10 @@
-"""The ACLs of one pattern of resources, and the search for the patterns that cover a name.
+"""The ACLs of one pattern of resources, and the tree that finds the prefixes of a name.
 
-A decision examines all patterns that cover a resource. The prefixes among them are in a tree. A node of the tree is a
-stored prefix, or a place at which stored prefixes diverge. The path of a name contains all stored prefixes that may
-cover the name. The search for the path compares only the characters at which prefixes diverge, so one comparison at the
-end shows how many nodes of the path do cover the name. A lookup costs a step for each node of the path and this
-comparison, however many prefixes there are.
+A decision needs all patterns that cover a resource, and the prefixes among them are in a tree. A node of the tree is a
+stored prefix, or a text at which stored prefixes diverge. The lookup of a name follows a path from the root. At each
+node, it compares only the character at which prefixes diverge. At the end, one comparison of whole texts shows which
+nodes of the path cover the name. So the time of a lookup depends on the length of the path and of the name, not on the
+number of prefixes.
 """
 cimport cython
 
@@ -18,7 +18,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     DENY = 2
-    # One element of long work takes about as long as this many nodes of a path, or this many characters.
+    # One element of long work takes about as long as NODES_OF_AN_ELEMENT nodes of a path, or CHARACTERS_OF_AN_ELEMENT
+    # characters of a comparison.
     NODES_OF_AN_ELEMENT = 8
     CHARACTERS_OF_AN_ELEMENT = 1024
 
@@ -27,8 +28,8 @@ cdef enum:
 cdef class Rules:
     """The ACLs of one pattern for one principal from one host.
 
-    `denied` and `allowed` have a bit for each operation that an ACL denies or allows. `decisions` has the decisions by
-    operation and permission. One pair has several decisions if their hosts are spelled differently.
+    `denied` and `allowed` have a bit for each operation that an ACL denies or allows. `decisions` maps (operation,
+    permission) to decisions. There are several for one key only if ACLs spell the host differently.
     """
 
     def __init__(self):
@@ -60,7 +61,7 @@ cdef class Rules:
         return 0
 
     cdef object find(self, tuple operations, bint denies):
-        """Return the decision of an ACL with one of these operations, or None."""
+        """Return the decision of an ACL that denies (or else allows) one of these operations, or None."""
         for operation in operations:
             found = self.decisions.get((operation, DENY if denies else DENY + 1))
             if found is not None:
@@ -73,14 +74,14 @@ cdef class Rules:
 
 @cython.final
 cdef class AclsOfPattern:
-    """The ACLs of one pattern: their Rules by principal and host."""
+    """The ACLs of one pattern: maps each (principal, host) to its Rules."""
 
     def __init__(self, tuple pattern not None):
         self.pattern = pattern
         self.owners = {}
 
     def put(self, decision, tuple owner not None):
-        """Add the ACL of a decision. `owner` is its principal and its host, in the form of `host_key`."""
+        """Add the ACL of a decision. `owner` is the principal and the host of the ACL, converted by `host_key`."""
         cdef Rules rules = self.owners.get(owner)
         if rules is None:
             rules = self.owners[owner] = Rules()
@@ -105,10 +106,10 @@ cdef class AclsOfPattern:
 
 
 cpdef object decide(list patterns, tuple owners, tuple denied_by, tuple allowed_by):
-    """Return the decision of the ACLs of these patterns for these owners, or None if no ACL decides.
+    """Return the decision of the first ACL that decides, or None. `owners` are (principal, host) pairs.
 
-    An ACL that denies an operation of `denied_by` decides. Otherwise the first ACL that allows an operation of
-    `allowed_by` decides.
+    First, an ACL of these patterns and owners decides if it denies one of the operations `denied_by`. Otherwise, the
+    first ACL decides that allows one of the operations `allowed_by`.
     """
     cdef AclsOfPattern acls
     cdef Rules rules
@@ -135,14 +136,14 @@ cdef int bits_of(tuple operations) except -1:
 
 @cython.final
 cdef class Node:
-    """A place in the tree: the first `depth` characters of `text`, which is a stored prefix.
+    """A node of the tree: it means the first `depth` characters of `text`, a stored prefix.
 
-    `children` has the nodes after this one by their next character. `acls` is None in a node at which prefixes only
-    diverge.
+    `children` maps the next character (its code point) to a node. `acls` is None if the node is not a stored prefix,
+    but only a text at which stored prefixes diverge.
     """
 
     cdef Node child(self, str text):
-        """Return the child on the path of a text, or None."""
+        """Return the child for the next character of `text`, or None."""
         if self.children is None or self.depth >= PyUnicode_GET_LENGTH(text):
             return None
         return self.children.get(character(text, self.depth))
@@ -150,13 +151,13 @@ cdef class Node:
 
 @cython.final
 cdef class PrefixTree:
-    """The prefixes of one type of resources, and the ACLs of each."""
+    """The prefixes of one resource type, each with its ACLs."""
 
     def __init__(self):
         self.root = node_of('', 0, None)
 
     def __len__(self):
-        """Return the number of nodes without the root."""
+        """Return the number of nodes, without the root."""
         cdef Node node
         nodes, count = [self.root], -1
         while nodes:
@@ -166,7 +167,7 @@ cdef class PrefixTree:
         return count
 
     def texts(self):
-        """Return the texts that the nodes refer to."""
+        """Return the texts of all nodes, except the empty text of the root."""
         cdef Node node
         nodes, texts = [self.root], set()
         while nodes:
@@ -258,7 +259,7 @@ cdef int add_child(Node parent, Node child) except -1:
 
 
 cdef int shrink(Node parent, Node node) except -1:
-    """Remove a node without ACLs from the tree, unless prefixes diverge at it."""
+    """Remove a node that has no ACLs from the tree, unless it has two or more children."""
     cdef Py_ssize_t count = 0 if node.children is None else len(node.children)
     if count == 0:
         del parent.children[character(node.text, parent.depth)]
@@ -274,7 +275,9 @@ cdef object character(str text, Py_ssize_t index):
 
 
 cdef Py_ssize_t common_length(str one, str other, Py_ssize_t most) except -1:
-    """Return the length of the longest common prefix of two strings of at least `most` characters, up to `most`."""
+    """Return the length of the longest common prefix of two strings, up to `most`. Both have at least `most`
+    characters.
+    """
     cdef int kind = PyUnicode_KIND(one), other_kind = PyUnicode_KIND(other)
     cdef void *data = PyUnicode_DATA(one)
     cdef void *other_data = PyUnicode_DATA(other)

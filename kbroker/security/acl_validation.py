@@ -1,4 +1,6 @@
-"""Checks of an ACL before it is written. As in Kafka, a host may be any text, and any type may have any operation."""
+"""Checks of an ACL before it is written. As in Kafka, a host may be any text, and each resource type may have each
+operation.
+"""
 from __future__ import annotations
 
 from kbroker.protocol.codec import MAX_STRING_BYTES
@@ -12,7 +14,9 @@ LEAST_OF_AN_ACL = (ResourceType.TOPIC, PatternType.LITERAL, Operation.ALL, Permi
 
 
 def unknown_code(codes: tuple[int, int, int, int], least: tuple[int, int, int, int]) -> str | None:
-    """Return which of the codes does not exist or is below `least`, or None. The codes are in the order of KINDS."""
+    """Return a text about the first code that is not valid, or None. Codes and lower limits are in the order of
+    KINDS.
+    """
     for (what, kinds), code, low in zip(KINDS, codes, least, strict=True):
         if not low <= code <= max(kinds):
             return f'{what} {int(low)} to {max(kinds).value} expected, found {code}'
@@ -20,7 +24,7 @@ def unknown_code(codes: tuple[int, int, int, int], least: tuple[int, int, int, i
 
 
 def reason_to_refuse(entry: Entry) -> str | None:
-    """Return why the broker refuses an ACL, an AccessControlEntryRecord, or None if it is valid."""
+    """Return the reason to refuse an ACL, an AccessControlEntryRecord. Return None if the ACL is valid."""
     reason = unknown_code((entry.resource_type, entry.pattern_type, entry.operation, entry.permission_type),
                           LEAST_OF_AN_ACL)
     if reason is not None:

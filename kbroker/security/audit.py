@@ -1,8 +1,8 @@
 """The audit: logins, denials and administrative changes, one JSON object per line.
 
 Each line has `time` (UTC), `event` and `outcome`. It also has `principal`, `host`, `listener`, `client_id`, `api` and
-`resource`, unless they are unknown. An outcome is `ok` or the name of an error code. No line has a password, a token, a
-salt or a key.
+`resource`, if they are known. `outcome` is `ok` or the name of an error code. No line has a password, a token, a salt
+or a key.
 
 The events: `started` and `stopped`; `login`, `reauthentication`; `denied`; `change`; `lost`, which has the number of
 lines that could not be written.
@@ -22,19 +22,19 @@ from kbroker.security.escape import json_line, shown
 
 MOST_OF_A_FIELD = 1024
 QUEUE_BYTES = 8 * 1024 * 1024
-"""The most bytes of lines that wait to be written to the file."""
+"""The largest number of bytes of the lines that wait to be written to the file."""
 OK = 'ok'
 
 logger = logging.getLogger('kbroker.audit')
 
 
 def outcome_of(code: int) -> str:
-    """Return the outcome for an error code of Kafka."""
+    """Return the value of `outcome` for one of Kafka's error codes."""
     return OK if code == 0 else name_of(ErrorCode, code)
 
 
 class Sink(Protocol):
-    """The destination of the lines."""
+    """The destination of the audit lines."""
 
     @property
     def waiting_bytes(self) -> int: ...
@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 class LogSink:
-    """The broker's own log, as lines of level INFO."""
+    """A sink that writes the audit lines to the broker's own log, at level INFO."""
 
     waiting_bytes = 0
 
@@ -60,13 +60,13 @@ class LogSink:
 
 
 class Audit:
-    """An audit that is off."""
+    """An audit that writes nothing, and the base class of the audit that writes."""
 
     is_on = False
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of bytes of the lines that are not written yet."""
+        """The number of bytes of the lines that are not yet written."""
         return 0
 
     def ledger(self) -> list[Line]:
@@ -77,7 +77,7 @@ class Audit:
         """Write one line. Cap the length of texts, and omit fields that are None."""
 
     def denied(self, fields: Mapping[str, Any]) -> None:
-        """Write one line about a denial, or about several equal denials that `decision_log` has counted."""
+        """Write one line about a denial, or about several equal denials that `DecisionLog` has counted."""
         self.write('denied', outcome='denied', count=fields.get('repeated', 1), principal=fields['principal'],
                    host=fields['host'], api=fields['request'], operation=fields['operation'],
                    resource=fields['resource'], rule=fields['rule'])

@@ -1,8 +1,9 @@
-"""The file of the audit, which a thread writes: the loop never waits for its disk.
+"""The audit file. A thread writes it, so that the event loop never waits for the disk.
 
 While the file cannot be written, for example because the disk is full, the broker continues to serve. Lines wait in
-memory up to QUEUE_BYTES, and the write is repeated every RETRY_S. Further lines are only counted, and a line of the
-event `lost` has their number. Lines are not synced, so a power failure may lose the last lines.
+memory, up to QUEUE_BYTES, and the thread repeats the write every RETRY_S seconds. If the memory is full, lines are
+dropped and counted. A line with the event `lost` later reports their number. The file is not synced, so a power failure
+may lose the last lines.
 """
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ FILE_MODE = 0o600
 logger = logging.getLogger('kbroker.audit')
 
 IN_THE_LOG = 'log'
-"""The value of the setting that means the broker's own log."""
+"""The value of `kbroker.audit.log` that selects the broker's own log."""
 
 Write = Callable[[int, bytes], int]
 """os.write."""
 
 
 def open_audit(setting: str, clock: Clock) -> Audit:
-    """Return the audit that `kbroker.audit.log` asks for. Raise OSError if its file cannot be opened."""
+    """Return the audit that the value of `kbroker.audit.log` selects. Raise OSError if its file cannot be opened."""
     if not setting:
         return Audit()
     return AuditLog(LogSink() if setting == IN_THE_LOG else AuditFile(setting), clock)
@@ -44,8 +45,8 @@ class AuditFile:
         self._write = write
         self._retry_s = retry_s
         self._lines: SimpleQueue[bytes] = SimpleQueue()
-        # Only one thread changes each counter: the loop counts the lines that it queued and lost, the writer those that
-        # it took.
+        # Each counter is changed by only one thread: `_queued_bytes` and `_lost` by the event loop, the other two by
+        # the writer.
         self._queued_bytes = 0
         self._taken_bytes = 0
         self._lost = 0
@@ -72,12 +73,14 @@ class AuditFile:
         self._lines.put(data)
 
     def reopen(self) -> None:
-        """Open the path again before the next write, because the file was renamed."""
+        """Let the thread open the path again before its next write, because the file was renamed."""
         self._wants_reopening = True
         self._lines.put(b'')
 
     def close(self) -> None:
-        """Write the queued lines, and end the thread. A write that fails from now on is not repeated."""
+        """Let the thread write the queued lines and end. The thread does not repeat a write that fails after this
+        call.
+        """
         self._closing.set()
         self._lines.put(b'')
         self._thread.join()
@@ -85,7 +88,7 @@ class AuditFile:
             os.close(self._fd)
 
     def _open(self) -> int:
-        """Open the file. End a torn last line, which a killed broker may have left."""
+        """Open the file. If a killed broker has left an incomplete last line, append a line break to it."""
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(fd).st_size
@@ -114,7 +117,7 @@ class AuditFile:
         return bytes(data)
 
     def _put_down(self, data: bytes) -> None:
-        """Write the lines, and repeat the write until it succeeds. After the stop has begun, try only once."""
+        """Write the lines. Repeat the write until it succeeds, but only once after `close` was called."""
         while True:
             is_last = self._closing.is_set()
             try:
@@ -141,7 +144,7 @@ class AuditFile:
             return
 
     def _reopen(self) -> None:
-        """Replace the descriptor. Keep the old one if the path cannot be opened."""
+        """Replace the descriptor. If the path cannot be opened, keep the old descriptor and raise OSError."""
         fd = self._open()
         os.close(self._fd)
         self._fd = fd

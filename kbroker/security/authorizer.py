@@ -1,7 +1,8 @@
 """Decisions by ACLs: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
-A super user may do everything. For other users, an ACL that denies decides before an ACL that allows. An ACL concerns
-resources by name, by `*` or by a prefix. For a resource without any ACL, `allow.everyone.if.no.acl.found` decides.
+A super user may do everything. For other users, an ACL that denies an operation overrides an ACL that allows it. An ACL
+names its resources literally, by `*` or by a prefix. For a resource that no ACL covers, the setting
+`allow.everyone.if.no.acl.found` decides.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ DEFAULT_ALLOW = Decision(True, 'DefaultAllow')
 DEFAULT_DENY = Decision(False, 'DefaultDeny')
 
 SOME_NAME = 'hardcode'
-"""The name that Kafka's authorizer uses to check for any resource of a type."""
+"""A stand-in for a resource name. Kafka's authorizer uses it to check access to any resource of a type."""
 
 _IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -32,14 +33,16 @@ _IMPLIED_BY = {
 _DENIED_BY = {int(operation): (int(operation), int(Operation.ALL)) for operation in Operation}
 _ALLOWED_BY = {int(operation): (*_DENIED_BY[operation], *map(int, _IMPLIED_BY.get(operation, ())))
                for operation in Operation}
-"""For each operation, the operations of ACLs that decide about it."""
+"""Maps each operation to the operations of the ACLs that allow it, such as DESCRIBE to READ, WRITE and others.
+_DENIED_BY does the same for the ACLs that deny it.
+"""
 
 
 class Authorizer:
-    """The ACLs of the cluster and the decisions that follow from them.
+    """The ACLs of the cluster, and the decisions about access.
 
-    The owner calls `put` and `remove` with the records of the metadata log. Each change takes effect at once, on
-    existing connections, too: `Access` objects drop their stored decisions.
+    The controller calls `put` and `remove` with the records of the metadata log. Each change takes effect immediately,
+    even for open connections: their `Access` objects drop their stored decisions.
     """
 
     def __init__(self, super_users: Collection[Principal] = (), allow_if_no_acl: bool = False,
@@ -50,7 +53,7 @@ class Authorizer:
         self.log = DecisionLog() if log is None else log
         self.caches = DecisionCaches(self)
         self.nothing = DEFAULT_DENY
-        """The decision about a resource without a name."""
+        """The decision for a check without a resource name: denied."""
         self._accesses: WeakValueDictionary[tuple[str, str], Access] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -69,7 +72,7 @@ class Authorizer:
         return self.caches.generation
 
     def put(self, entry: Entry) -> None:
-        """Add an ACL, an AccessControlEntryRecord."""
+        """Add an ACL, given as an AccessControlEntryRecord."""
         self.index.put(entry)
         self.caches.expire()
 
@@ -79,7 +82,7 @@ class Authorizer:
         self.caches.expire()
 
     def access_of(self, principal: Principal, host: str) -> Access:
-        """Return the rights of the principal at the host. Connections of the same pair share the object."""
+        """Return the rights of a principal at a host. All connections of one principal and host share the object."""
         key = str(principal), host_key(host)
         access = self._accesses.get(key)
         if access is None:
@@ -93,7 +96,7 @@ class Authorizer:
     # -- decisions
 
     def decide(self, principal: Principal, host: str, operation: int, resource_type: int, name: str) -> Decision:
-        """Decide about one operation on one resource."""
+        """Return the decision whether the principal may do the operation on one resource."""
         who = str(principal)
         if who in self.super_users:
             return SUPER_USER
@@ -105,7 +108,7 @@ class Authorizer:
         return DEFAULT_ALLOW if self.allow_if_no_acl and not patterns else DEFAULT_DENY
 
     def decide_by_type(self, principal: Principal, host: str, operation: int, resource_type: int) -> Decision:
-        """Decide whether the principal may do the operation on any resource of the type."""
+        """Return the decision whether the principal may do the operation on at least one resource of the type."""
         decision = self.decide(principal, host, operation, resource_type, SOME_NAME)
         if decision.allowed:
             return decision
@@ -128,7 +131,7 @@ class Authorizer:
 
 
 def _shortest(prefixes: Iterable[str]) -> list[str]:
-    """Return, sorted, the prefixes that have no other one of `prefixes` as their prefix."""
+    """Return the sorted prefixes, without those that begin with a shorter prefix of the list."""
     found: list[str] = []
     for prefix in sorted(prefixes):
         if not found or not prefix.startswith(found[-1]):
@@ -137,6 +140,6 @@ def _shortest(prefixes: Iterable[str]) -> list[str]:
 
 
 def _has_prefix(name: str, prefixes: list[str]) -> bool:
-    """Return whether a name begins with one of the prefixes, a result of `_shortest`."""
+    """Return whether a name begins with one of the prefixes, which are a result of `_shortest`."""
     at = bisect_right(prefixes, name)
     return at > 0 and name.startswith(prefixes[at - 1])

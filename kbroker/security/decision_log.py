@@ -1,8 +1,8 @@
-"""Decisions about access in the broker's log, at Kafka's levels.
+"""Writes decisions about access to the broker's log, at the same log levels as Kafka.
 
-The denial of a request is logged at INFO. The first denial is logged at once. Equal denials within the next 10 seconds
-become one line with their number, so that a client in a loop does not fill the log. Decisions that only filter an
-answer are logged at TRACE, and decisions that allow at DEBUG.
+The denial of a request is logged at INFO. The first denial is logged immediately. Equal denials within the next 10
+seconds are counted and logged as one line, so that a client that repeats its request does not fill the log. Decisions
+that allow a request are logged at DEBUG. Decisions that only filter an answer are logged at TRACE.
 """
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kbroker.security.escape import shown
 
 TRACE = 5
 WINDOW_MS = 10_000
-"""The time within which equal denials are counted instead of logged."""
+"""The time after a logged denial in which equal denials are counted instead of logged."""
 MOST_DENIALS = 1000
 MOST_DENIAL_BYTES = 4 * 1024 * 1024
-"""The bounds on the number of different denials that are counted at one time, and on their memory.
+"""The limits of the number of different denials that are counted at one time, and of their memory.
 
-Beyond the bounds, all denials of one principal and operation count as one. Those have the same bounds again, and beyond
-them the oldest is logged and removed.
+Above a limit, a new denial is counted together with all denials of its principal, operation and resource type. At twice
+a limit, the oldest counted denial is logged and removed.
 """
 DENIAL_BYTES = 700
-"""The bytes of memory of a counted denial without its texts, as measured on CPython 3.11 with 64 bits."""
+"""The bytes of memory of a counted denial without its texts, measured on 64-bit CPython 3.11."""
 OTHERS = '(others)'
 
 logger = logging.getLogger('kbroker.authorizer')
@@ -37,17 +37,17 @@ Report = Callable[[dict[str, Any]], object]
 
 
 class DecisionLog:
-    """The log of decisions. `report` gets the fields of each line about a denial, for the audit log."""
+    """The log of decisions. It calls `report` with the fields of each line about a denial, for the audit."""
 
     def __init__(self, timers: Timers | None = None, report: Report = lambda fields: None):
-        """Count equal denials in windows of `timers`. Without `timers`, log each denial."""
+        """Use `timers` for the windows in which equal denials are counted. Without `timers`, log each denial."""
         self._timers = timers
         self._report = report
         self._counts: OrderedDict[tuple[Any, ...], _Repeats] = OrderedDict()
         self.held_bytes = 0
 
     def __len__(self) -> int:
-        """Return the number of different denials that are counted."""
+        """Return the number of different denials that are being counted."""
         return len(self._counts)
 
     def ledger(self) -> list[Line]:
@@ -60,7 +60,9 @@ class DecisionLog:
 
     def note(self, access: Any, operation: int, resource_type: int, name: str | None, decision: Any, request: Any,
              quiet: bool) -> None:
-        """Log a decision. `quiet` marks a decision that only filters an answer, or fills a requested field of it."""
+        """Log a decision. `quiet` is true if the decision only filters an answer, or fills an optional field of the
+        answer.
+        """
         if decision.allowed or quiet:
             level = logging.DEBUG if decision.allowed and not quiet else TRACE
             if logger.isEnabledFor(level):
@@ -90,7 +92,9 @@ class DecisionLog:
             self.held_bytes += more_bytes
 
     def _end_window(self, key: tuple[Any, ...]) -> None:
-        """Log the denials of a window. If there were any, begin another window."""
+        """Log the denials that were counted in a window, and begin the next window. Stop counting if there were
+        none.
+        """
         repeats = self._counts[key]
         if not repeats.count:
             del self._counts[key]
@@ -119,7 +123,7 @@ class DecisionLog:
 
 
 class _Repeats:
-    """The number of equal denials since the last line about them."""
+    """A count of equal denials since the last line about them."""
 
     __slots__ = ('count', 'fields', 'timer')
 
@@ -135,7 +139,7 @@ def memory_of_denial(key: tuple[Any, ...], fields: dict[str, Any]) -> int:
 
 def fields_of(access: Any, operation: int, resource_type: int, name: str | None, decision: Any,
               request: Any) -> dict[str, Any]:
-    """Return the fields of the line about a decision."""
+    """Return {name: value} for the fields of the log line about a decision."""
     return {
         'result': 'allowed' if decision.allowed else 'denied', 'principal': str(access.principal), 'host': access.host,
         'operation': name_of(Operation, operation),
@@ -144,7 +148,7 @@ def fields_of(access: Any, operation: int, resource_type: int, name: str | None,
 
 
 def rule_text(rule: Any) -> str:
-    """Return the text of the rule that decided: its name, or the ACL."""
+    """Return the text for the rule that decided: the name of a rule, or a description of an ACL."""
     if isinstance(rule, str):
         return rule
     return (f'{name_of(Permission, rule.permission_type)} {rule.principal} from {rule.host} '
@@ -153,15 +157,15 @@ def rule_text(rule: Any) -> str:
 
 
 def line_of(fields: dict[str, Any]) -> str:
-    """Return the line of a decision: the result, followed by `key=value` for each field."""
+    """Return the log line of a decision: the result, then `name=value` for each other field that is not None."""
     result, *others = fields.items()
     return ' '.join([result[1], *(f'{name}={_value(str(found))}' for name, found in others if found is not None)])
 
 
 def _value(text: str) -> str:
-    """Return the text of a field's value.
+    """Return the text of a field's value for a log line.
 
-    Quote it if it has blanks or equals signs, so that it cannot imitate a field.
+    Quote a value that has blanks or equals signs, so that it cannot look like a further field.
     """
     found = shown(text).replace('"', '\\x22')
     return f'"{found}"' if ' ' in found or '=' in found else found

@@ -1,8 +1,8 @@
-"""The subject of a certificate in the form that Java prints and mapping rules match.
+"""Converts the subject of a certificate to the text that Java prints, which `ssl.principal.mapping.rules` match.
 
-The form is RFC 2253: the parts of the name in reverse order, joined by commas. The attributes of KEYWORDS have their
-keyword. Every other attribute has its dotted number, and its value in hexadecimal. Python's `ssl` cannot provide this
-text, because it returns neither the types of the strings nor the numbers of the attributes.
+The text is defined by RFC 2253: the parts of the name in reverse order, joined by commas. An attribute in KEYWORDS is
+written with its keyword. Any other attribute is written with its dotted number, and its value in hexadecimal. Python's
+`ssl` does not return enough to build this text: it omits the string types and the numbers of the attributes.
 """
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ ESCAPED = frozenset(',=+<>#;"\\')
 
 _SEQUENCE, _SET, _OBJECT_IDENTIFIER, _INTEGER, _VERSION = 0x30, 0x31, 0x06, 0x02, 0xA0
 _TEXT_TAGS = frozenset((12, 19, 20, 22, 27, 30))
-"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString. Java reads each of them as UTF-8."""
+"""The tags of UTF8String, PrintableString, T61String, IA5String, GeneralString and BMPString. Java reads each as
+UTF-8.
+"""
 
 
 class DistinguishedNameError(ValueError):
-    """The bytes are not a certificate, or its subject cannot be read."""
+    """An error: the bytes are not a certificate, or its subject cannot be read."""
 
 
 class _Reader:
-    """A reader of the elements of some DER bytes, one after the other."""
+    """Reads the elements of DER bytes, one after the other."""
 
     def __init__(self, data: bytes):
         self.data = data
@@ -63,7 +65,9 @@ class _Reader:
 
 
 def subject_text(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER. Raise DistinguishedNameError if the bytes are not a certificate."""
+    """Return the subject of a DER certificate as text. Raise DistinguishedNameError if the bytes are not a
+    certificate.
+    """
     body = _Reader(_Reader(_Reader(certificate).content(_SEQUENCE)).content(_SEQUENCE))
     tag, _, _ = body.element()              # the version, which may be absent, and the serial number
     if tag == _VERSION:
@@ -76,7 +80,7 @@ def subject_text(certificate: bytes) -> str:
 
 
 def name_text(name: bytes) -> str:
-    """Return the text of the content of a Name in DER."""
+    """Return the text for the content of a DER element of type Name."""
     parts = []
     reader = _Reader(name)
     while reader.has_more:
@@ -98,7 +102,7 @@ def _attribute_text(attribute: _Reader) -> str:
 
 
 def _dotted(content: bytes) -> str:
-    """Return the dotted text of an object identifier."""
+    """Return an object identifier, given as DER content, in dotted form such as 2.5.4.3."""
     numbers, value = [], 0
     for byte in content:
         value = value << 7 | byte & 0x7F
@@ -112,7 +116,7 @@ def _dotted(content: bytes) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a value with backslashes before special characters, and before blanks at either end."""
+    """Return a value with backslashes before special characters, and before a blank at the beginning or the end."""
     text = ''.join('\\00' if char == '\0' else f'\\{char}' if char in ESCAPED else char for char in value)
     blanks_before = len(text) - len(text.lstrip(' \r'))
     rest = text[blanks_before:]

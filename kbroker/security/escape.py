@@ -1,7 +1,7 @@
-"""Escapes for a client's text in log lines, so that the text cannot begin a line, reorder one or fill one.
+"""Escapes for log lines that contain a client's text. The text cannot begin a line, reorder a line, or fill it.
 
-The formatters of `logs` escape every message. `shown` also caps the length: use it for each name that a client chooses,
-such as client ids, groups, members, transactional ids and users.
+The formatters of `logs` escape every message. `shown` also limits the length. Use `shown` for each name that a client
+chooses, such as client ids, groups, members, transactional ids and users.
 """
 import json
 from collections.abc import Mapping

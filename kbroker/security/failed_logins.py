@@ -1,7 +1,8 @@
-"""Failed logins by address. A client that guesses passwords must wait.
+"""Counts failed logins by address, so that a client that guesses passwords must wait.
 
-An address may fail MOST_AT_ONCE times, and one time more every REFILL_MS. Beyond that, its logins begin one after the
-other, one per PACE_MS. No user is locked out: a right password succeeds after the wait. Other addresses do not wait.
+An address may fail MOST_AT_ONCE times, and once more every REFILL_MS. If it fails more often, its logins are delayed:
+one may begin every PACE_MS. No user is locked out: a right password succeeds after the delay. Logins from other
+addresses are not delayed.
 """
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ MOST_AT_ONCE = 10
 REFILL_MS = 6_000
 PACE_MS = 100
 LONGEST_WAIT_MS = 10_000
-"""The longest wait. A login that would wait longer is refused."""
+"""The longest delay of a login. A login that would wait longer is refused."""
 MOST_ADDRESSES = 10_000
-"""The most addresses that are counted. Beyond it, the address that failed longest ago is removed."""
+"""The largest number of counted addresses. Above it, the address whose last failure is oldest is removed."""
 NETWORK_BITS = 64
-"""The prefix length that counts as one IPv6 address, because one client may have all addresses of a network of this
-size.
+"""The prefix length of the IPv6 networks that are counted as one address, because one client may have all addresses of
+such a network.
 """
 
 
@@ -38,7 +39,7 @@ class _Failures:
 
 
 class FailedLogins:
-    """The addresses whose logins failed recently."""
+    """The addresses from which logins have failed recently."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
@@ -52,7 +53,7 @@ class FailedLogins:
                      'the oldest is forgotten')]
 
     def note(self, address: str) -> None:
-        """Count a failed login of the address."""
+        """Count a failed login from the address."""
         network = network_of(address)
         now_ms = self._clock.monotonic_ms()
         failures = self._by_network.setdefault(network, _Failures(now_ms))
@@ -63,7 +64,7 @@ class FailedLogins:
             self._by_network.popitem(last=False)
 
     def wait_ms(self, address: str) -> int | None:
-        """Return the milliseconds that a login of the address waits before it begins, or None if it is refused."""
+        """Return the milliseconds after which a login from the address may begin, or None if the login is refused."""
         failures = self._by_network.get(network_of(address)) if self._by_network else None
         if failures is None:
             return 0
@@ -79,7 +80,7 @@ class FailedLogins:
 
 
 def network_of(address: str) -> str:
-    """Return an IPv4 address itself, or the network of an IPv6 address."""
+    """Return an IPv4 address unchanged, or the network of an IPv6 address (its first NETWORK_BITS bits)."""
     if ':' not in address:
         return address
     try:

@@ -1,18 +1,18 @@
-"""Addresses of clients, compared as addresses: `::1` and `0:0:0:0:0:0:0:1` are one host."""
+"""Compares the addresses of clients as addresses, not as texts: `::1` and `0:0:0:0:0:0:0:1` are one host."""
 from __future__ import annotations
 
 import functools
 import ipaddress
 
 LONGEST_ADDRESS = 128
-"""More characters than any address has, including its zone."""
+"""A number of characters that no address exceeds, even with a zone."""
 
 
 def host_key(text: str) -> str:
-    """Return the one form of an address, or the text itself if it is no address.
+    """Return an address in its normal form. Return a text that is no address unchanged.
 
-    The form of an IPv4 address mapped into IPv6 is the IPv4 address. Long texts are not cached, because the hosts of
-    ACLs may have any length.
+    The normal form of an IPv4 address mapped into IPv6 is the IPv4 address. Long texts are not cached, because the
+    hosts of ACLs may have any length.
     """
     return text if len(text) > LONGEST_ADDRESS else _host_key(text)
 

@@ -1,12 +1,12 @@
-"""The keys of signed tokens (JWT): a JSON Web Key Set, and the check of a signature.
+"""Reads a JSON Web Key Set, which has the keys of signed tokens (JWT), and checks signatures.
 
-joserfc checks the signature itself. This module and `key_source.KeySet.find` decide *which* key and algorithm may check
-it:
+The library joserfc checks the signature itself. This module and `key_source.KeySet.find` decide *which* key and
+algorithm are used for a token:
 
-* The algorithm must be one of `ALGORITHMS`, all of which use public keys. So neither `none` nor an HMAC with a public
-  key as its secret can pass.
-* The key must have the token's key id, fit the algorithm by type and curve, and be a key for signatures. Exactly one
-  key must meet these conditions.
+* The algorithm must be one of `ALGORITHMS`, all of which use public keys. So a token with the algorithm `none` is
+  refused, and so is an HMAC whose secret is a public key.
+* The key must have the key id that the token names, a type and a curve that fit the algorithm, and signing as its use.
+  Exactly one key must meet these conditions.
 """
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from kbroker.security.oauthbearer import BASE64URL, LARGEST_BEARER_BYTES, parse_
 MOST_KEYS = 100
 LEAST_RSA_BITS = 2048
 MOST_RSA_BITS = 8192
-"""The largest RSA key. Larger keys cost milliseconds for each token."""
+"""The largest accepted RSA key. A larger key would cost milliseconds for each token."""
 
 class Fit(NamedTuple):
-    """The keys that an algorithm uses: their `kty` in JWK, and their `crv` if they have curves."""
+    """The keys with which an algorithm works: their JWK members `kty` and, for keys with curves, `crv`."""
 
     key_type: str
     curves: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ CURVES = {curve for fit in ALGORITHMS.values() for curve in fit.curves}
 
 
 class _Registry(jws.JWSRegistry):
-    """The algorithms, and a check of headers that accepts identity providers' own members."""
+    """The accepted algorithms. Token headers may have members that only the identity provider knows."""
 
     max_header_length = LARGEST_BEARER_BYTES
     max_payload_length = LARGEST_BEARER_BYTES
@@ -53,7 +53,7 @@ class _Registry(jws.JWSRegistry):
     def get_alg(self, name: str) -> JWSAlgModel:
         if name not in ALGORITHMS:
             raise UnsupportedAlgorithmError(name)
-        # Avoid the warning that RFC 9864 renamed EdDSA, because identity providers use the old name.
+        # This avoids joserfc's warning that RFC 9864 renamed EdDSA: identity providers still use the old name.
         return self.algorithms[name]
 
 
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
     key_id: str | None
     algorithm: str | None
-    """The only algorithm of the key if the set names one, else None."""
+    """The only algorithm for which the key may be used, or None if the set does not restrict it."""
     key_type: str
     curve: str | None
     key: RSAKey | ECKey | OKPKey
@@ -77,11 +77,11 @@ class Key(NamedTuple):
 
 
 class KeySetError(Exception):
-    """A key set cannot be loaded. The message names the place, what was found, and what was expected."""
+    """An error: a key set cannot be loaded. The message names the place, what was found, and what was expected."""
 
 
 def parse_keys(text: bytes) -> tuple[list[Key], list[str]]:
-    """Return the usable keys of a JSON Web Key Set, and the reasons why other keys are left out.
+    """Return the usable keys of a JSON Web Key Set, and a reason for each key that is skipped.
 
     Raise KeySetError if the text is not a key set or no key is usable.
     """
@@ -104,7 +104,7 @@ def parse_keys(text: bytes) -> tuple[list[Key], list[str]]:
 
 
 def _key(row: Any) -> Key:
-    """Return the key of one row. Raise ValueError with the reason if it is not usable."""
+    """Return the key that one row describes. Raise ValueError with the reason if the key is not usable."""
     if not isinstance(row, dict):
         raise ValueError('found something else, expected a JSON object')
     key_type, curve, algorithm, key_id, use = (row.get(name) for name in ('kty', 'crv', 'alg', 'kid', 'use'))
@@ -139,7 +139,7 @@ def _bits(modulus: Any) -> int:
 
 
 def signature_fits(bearer: str, key: RSAKey | ECKey | OKPKey) -> bool:
-    """Return whether the key made the token's signature. This takes 0.3 to 2.4 ms for the usual keys."""
+    """Return whether the signature of a token was made with this key. This takes 0.3 to 2.4 ms for the usual keys."""
     try:
         jws.deserialize_compact(bearer, key, registry=REGISTRY)
     except (JoseError, ValueError, RecursionError):     # joserfc parses the header again, at a deeper recursion

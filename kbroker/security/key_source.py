@@ -1,7 +1,7 @@
-"""The source of the keys of signed tokens: a file, or an endpoint of the identity provider.
+"""Loads the keys of signed tokens from a file, or from an endpoint of the identity provider.
 
-The keys are loaded before the start, and later again on a separate thread, so the loop never waits for them. If a set
-cannot be read, the old set stays in force.
+The keys are first loaded before the broker starts. Later they are refreshed on a separate thread, so that the event
+loop never waits for them. If a key set cannot be read, the old key set remains in force.
 """
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ logger = logging.getLogger(__name__)
 
 LARGEST_SET_BYTES = 1024 * 1024
 KEY_ID_PAUSE_MS = 60_000
-"""The time after which a key id that was not found may be looked up again."""
+"""The time after which an unknown key id may cause a refresh again."""
 REFRESH_PAUSE_MS = 5_000
-"""The least time between two refreshes for unknown key ids, because clients choose the ids."""
+"""The shortest time between two refreshes for unknown key ids. Clients choose the ids, and could cause many
+refreshes.
+"""
 MOST_UNKNOWN_KEY_IDS = 16
 LONGEST_KEY_ID = 1000
 FILE_CHECK_MS = 5_000
@@ -38,7 +40,7 @@ FETCH_TIMEOUT_S = 10.0
 class Place:
     """A file or an endpoint that holds a key set. `read` runs on a worker thread.
 
-    `tls` has the `ssl.` options of the login module. Their certificates verify an https: endpoint.
+    `tls` has the `ssl.` options of the login module, whose trusted certificates verify an https: endpoint.
     """
 
     def __init__(self, url: str, tls: Mapping[str, str]):
@@ -60,9 +62,9 @@ class Place:
         return self.url.startswith('http:')
 
     def read(self, *, always: bool = True) -> bytes | None:
-        """Return the bytes of the set. Without `always`, return None for a file that has not changed.
+        """Return the bytes of the key set. Unless `always` is true, return None for a file that has not changed.
 
-        Raise KeySetError if the set cannot be read.
+        Raise KeySetError if the key set cannot be read.
         """
         try:
             return self._read_file(always) if self.is_file else get(
@@ -97,7 +99,7 @@ def _tls_context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSettings:
-    """The intervals at which the key set is loaded again."""
+    """The intervals at which the key set is refreshed."""
 
     refresh_ms: int = 3_600_000
     backoff_ms: int = 100
@@ -105,7 +107,7 @@ class RefreshSettings:
 
 
 class KeySet:
-    """The keys in force. `load` fills the set before the start; later only the loop uses it."""
+    """The keys in force. `load` fills the set before the broker starts; later only the event loop uses the object."""
 
     def __init__(self, place: Place, clock: Clock, background: Background, settings: RefreshSettings):
         self._place = place
@@ -114,7 +116,7 @@ class KeySet:
         self._settings = settings
         self._keys: list[Key] = []
         self._unknown: OrderedDict[str, int] = OrderedDict()
-        """The time at which the last refresh for a key id began, in ms of the monotonic clock."""
+        """The time at which the last refresh for an unknown key id began, in ms of the monotonic clock."""
         self._last_search_ms: int | None = None
         self._is_fetching = False
         self._is_closed = False
@@ -122,7 +124,9 @@ class KeySet:
         self._timer: Timer | None = None
 
     def load(self) -> None:
-        """Load the set for the first time, which may block. Raise ConfigError if it cannot be loaded."""
+        """Load the key set for the first time. The call may block. Raise ConfigError if the key set cannot be
+        loaded.
+        """
         try:
             keys, left_out = parse_keys(self._place.read() or b'')
         except KeySetError as error:
@@ -130,7 +134,7 @@ class KeySet:
         self._adopt(keys, left_out)
 
     def find(self, key_id: str | None, algorithm: str) -> Key:
-        """Return the one key for a token. For an unknown key id, begin to load the set again.
+        """Return the one key that fits the key id and the algorithm of a token. For an unknown key id, begin a refresh.
 
         Raise TokenRefused unless exactly one key fits.
         """
@@ -163,7 +167,7 @@ class KeySet:
         self._timer = self._background.timers.after(pause_ms, self._refresh)
 
     def _look_for(self, key_id: str) -> None:
-        """Refresh for an unknown key id, unless a refresh began recently."""
+        """Begin a refresh because of an unknown key id, unless such a refresh began recently."""
         now_ms = self._clock.monotonic_ms()
         looked_ms = self._unknown.get(key_id)
         if len(key_id) > LONGEST_KEY_ID or (looked_ms is not None and now_ms - looked_ms < KEY_ID_PAUSE_MS):

@@ -1,8 +1,6 @@
-"""The interface of all SASL mechanisms on the broker's side. They receive tokens of the client, and return tokens for
-the client.
-
-A `Mechanism` is built from the settings of one listener, which serves it. It begins an `Exchange` for each login.
-Neither class knows sockets, requests or threads.
+"""The interface of all SASL mechanisms on the broker's side. A mechanism receives tokens from the client, and returns
+tokens for the client. A `Mechanism` is constructed from the settings of one listener. It begins an `Exchange` for each
+login on this listener. Neither class uses sockets, requests or threads.
 """
 from __future__ import annotations
 
@@ -11,20 +9,20 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 LARGEST_TOKEN_BYTES = 32 * 1024
-"""The longest token. The largest legitimate token is an OAUTHBEARER message with a bearer token of 16 KiB."""
+"""The longest accepted token, in bytes. The largest valid token is an OAUTHBEARER message with a bearer token of 16
+KiB.
+"""
 LARGEST_NAME_BYTES = 1024
-"""The longest principal name that a mechanism accepts.
+"""The longest accepted principal name, in bytes.
 
-This also bounds the names in log lines, ACL caches and quotas.
+This also limits the names in log lines, ACL caches and quotas.
 """
 
 
 class AuthenticationError(Exception):
-    """A login failed.
-
-    `client_text` is for the client; if it is None, the client gets `generic_text`. `reason` is for the log. Neither
-    contains a part of a password, proof or bearer token. `claimed_name` is the name that the client gave, without a
-    proof. It is None if the client failed before it sent a name.
+    """An error: a login failed. `client_text` is sent to the client; if it is None, the client gets `generic_text`.
+    `reason` is for the log. Neither text contains any part of a password, proof or bearer token. `claimed_name` is the
+    name that the client gave, which is not proven. It is None if the client failed before it sent a name.
     """
 
     def __init__(self, client_text: str | None, reason: str, claimed_name: str | None = None):
@@ -42,13 +40,13 @@ class Login(NamedTuple):
 
 
 Check = Callable[[], bool]
-"""A computation for a worker. It takes up to milliseconds and uses no state of the broker."""
+"""A function that a worker thread runs. It takes up to some milliseconds, and uses no state of the broker."""
 
 
 class Refusal(NamedTuple):
-    """The answer to a refused token, after which the client may send another token.
+    """The answer to a refused token, after which the client may send a new token.
 
-    `error` is the login's failure if the client leaves instead.
+    `error` is the error of the login if the client disconnects instead.
     """
 
     answer: bytes
@@ -56,10 +54,10 @@ class Refusal(NamedTuple):
 
 
 Talk = Generator[bytes | Check | Refusal, Any, tuple[bytes, Login]]
-"""The generator behind an exchange. It first yields b''. The exchange then sends it a token for each answer that it
-yields, and the result for each Check.
+"""The generator that computes the answers of an exchange. It first yields b'' and then gets the client's first token.
+For each answer that it yields, it gets the client's next token; for each Check, the result of the Check.
 
-It returns the last answer with the login, or raises AuthenticationError.
+It returns the last answer and the Login, or raises AuthenticationError.
 """
 
 
@@ -74,12 +72,12 @@ class Exchange:
     def __init__(self, talk: Talk):
         self.outcome: Login | None = None
         self.refusal: AuthenticationError | None = None
-        """The failure of the login if the client leaves now, after the refusal of its last token."""
+        """The error of the login if the client disconnects after its last token was refused; else None."""
         self._talk = talk
         next(talk)
 
     def step(self, token: bytes) -> bytes | Check:
-        """Return the answer to a token of the client, or a Check to run before the answer.
+        """Return the answer to a token of the client, or a Check that must run before the answer.
 
         Raise AuthenticationError if the login fails.
         """
@@ -115,32 +113,30 @@ class Exchange:
 
 
 class Mechanism(ABC):
-    """A mechanism with the settings of one listener."""
+    """A SASL mechanism with the settings of one listener."""
 
     name: str
     warnings: tuple[str, ...] = ()
-    """Warnings about weak settings, for the log at the start."""
+    """Warnings about weak settings. The broker logs them when it starts."""
 
     @abstractmethod
     def begin(self) -> Exchange:
         """Begin a login."""
 
     def load(self) -> None:  # noqa: B027 - most mechanisms need none of these three
-        """Load the files and endpoints that the settings name. This may wait for the network, so call it before the
-        loop runs.
-
-        Raise ConfigError if one cannot be loaded.
+        """Load the files and endpoints that the settings name. This may wait for the network, so the broker calls it
+        before the event loop runs. Raise ConfigError if a file or an endpoint cannot be loaded.
         """
 
     def start(self) -> None:  # noqa: B027
-        """Start background work. Called on the loop, after `load`."""
+        """Start background work. The broker calls this on the event loop, after `load`."""
 
     def close(self) -> None:  # noqa: B027
-        """Stop background work. Called on the loop."""
+        """Stop background work. The broker calls this on the event loop."""
 
 
 def generic_text(mechanism: str, *, is_renewal: bool = False) -> str:
-    """Return Kafka's text for a failure whose cause the client must not learn."""
+    """Return Kafka's text for a failed login whose cause the client must not learn."""
     again = 're-' if is_renewal else ''
     return (f'Authentication failed during {again}authentication due to invalid credentials with SASL mechanism '
             f'{mechanism}')

@@ -1,4 +1,4 @@
-"""Creates the mechanisms of a listener from its settings."""
+"""Creates the SASL mechanisms of a listener from its settings."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,21 +28,21 @@ JWKS_URL = 'sasl.oauthbearer.jwks.endpoint.url'
 
 
 class Settings(Protocol):
-    """The parsed settings in force for one mechanism of one listener, by dotted name. An unset setting is None."""
+    """Maps the dotted name of each setting to its value for one mechanism of one listener. An unset setting is None."""
 
     def __getitem__(self, name: str) -> Any: ...
 
     def name_of(self, name: str) -> str:
-        """Return the name that sets a setting, or the name to suggest if none does. Error messages use it."""
+        """Return the full name under which a setting is set, or under which it could be set, for error messages."""
 
 
 def mechanism_for(name: str, settings: Settings, surroundings: Surroundings, *, is_guarded: bool) -> Mechanism:
-    """Return the mechanism `name` with the settings of a listener.
+    """Return the mechanism `name`, constructed with the settings of a listener.
 
     The caller calls `load()` once (it may wait for the network), `start()` on the loop, `begin()` for each login, and
-    `close()` at the end. `is_guarded` is False for a listener that other machines reach, unless its operator allowed
-    insecure listeners. A listener that is not guarded gets no mechanism that lets clients choose their name. Raise
-    ConfigError for settings that are missing or contradict each other.
+    `close()` at the end. `is_guarded` is False for a listener that other machines can reach, unless the operator has
+    allowed insecure listeners. For a listener that is not guarded, a mechanism that lets clients choose their name is
+    refused. Raise ConfigError for a refused mechanism, and for settings that are missing or contradict each other.
     """
     if name not in MECHANISMS:
         raise bad_setting('sasl.enabled.mechanisms', f'found {name}, expected some of {", ".join(MECHANISMS)}')

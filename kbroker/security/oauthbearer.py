@@ -1,6 +1,6 @@
-"""OAUTHBEARER (KIP-255, RFC 7628): the message with the token, and the validator of unsecured tokens.
+"""OAUTHBEARER (KIP-255, RFC 7628): the client's message with its token, and the validator of unsecured tokens.
 
-`security/signed_tokens` has the validator of signed tokens.
+The validator of signed tokens is in `security/signed_tokens`.
 """
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kbroker.settings.tls import bad_setting
 
 NAME = 'OAUTHBEARER'
 LARGEST_BEARER_BYTES = 16 * 1024
-"""The most bytes of a bearer token."""
+"""The largest number of bytes of a bearer token."""
 MOST_ATTEMPTS = 4
-"""The most tokens that a client may send in one exchange. After a refusal it may send another token."""
+"""The largest number of tokens that a client may send in one exchange. After a refusal it may send a new token."""
 SHOWN_CHARACTERS = 256
-"""The most characters of a name in a message to the client, whose length has a bound."""
+"""The largest number of characters of a name that an error message for the client shows."""
 GIVES_UP = b'\x01'
-"""The client's answer to the refusal of its token."""
+"""The message with which a client acknowledges that its token was refused."""
 
 MESSAGE = re.compile(
     rb'n,(?:a=(?P<authzid>%b))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7E \t\r\n]*\x01)*)\x01' % SASLNAME, re.DOTALL)
@@ -38,7 +38,7 @@ LATEST_SECONDS = 253_402_300_799
 
 
 class TokenRefused(Exception):
-    """A validator refuses a token. `status` is the JSON for the client; `reason`, for the log, contains no claim."""
+    """An error: a token is refused. `status` is JSON for the client. `reason` is for the log and contains no claim."""
 
     def __init__(self, reason: str, status: str = INVALID_TOKEN):
         super().__init__(reason)
@@ -47,26 +47,24 @@ class TokenRefused(Exception):
 
 
 class Validator(Protocol):
-    """The side of a mechanism that decides about bearer tokens."""
+    """The part of a mechanism that accepts or refuses bearer tokens."""
 
     def check_of(self, bearer: str) -> Check | None:
-        """Return the check of the signature, or None for a token without a signature.
+        """Return the Check of the token's signature, or None for a token without a signature.
 
-        Raise TokenRefused if the token is not acceptable before the check.
+        Raise TokenRefused if the token is refused even before its signature is checked.
         """
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of a token whose check has passed. Raise TokenRefused if its claims are not acceptable."""
+        """Return the Login for a token whose Check has passed. Raise TokenRefused if its claims are not acceptable."""
 
     def claimed_name(self, bearer: str) -> str | None:
-        """Return the name in a token, which may be forged, or None."""
+        """Return the name in a token that may be forged. Return None if the token has no name."""
 
 
 def converse(validator: Validator) -> Talk:
-    """Run the exchange with a validator.
-
-    Raise AuthenticationError for a malformed message, for a refused token after which the client gives up, and after
-    MOST_ATTEMPTS refused tokens.
+    """Run the exchange of a login. Raise AuthenticationError for a malformed message, for a refused token if the client
+    sends no new token, and after MOST_ATTEMPTS refused tokens.
     """
     claimed_name, token = None, (yield b'')
     for _ in range(MOST_ATTEMPTS):
@@ -94,9 +92,10 @@ def converse(validator: Validator) -> Talk:
 
 
 def parse_message(message: bytes) -> tuple[str, str]:
-    """Return (authorization id or '', bearer token) of the client's message.
+    """Return the authorization id ('' if there is none) and the bearer token in the client's message.
 
-    Raise AuthenticationError for a malformed message. Further KEY=VALUE pairs in it, the extensions, have no effect.
+    Raise AuthenticationError for a malformed message. The extensions, which are further KEY=VALUE pairs in the message,
+    have no effect.
     """
     match = MESSAGE.fullmatch(message)
     if match is None:
@@ -117,7 +116,7 @@ def parse_message(message: bytes) -> tuple[str, str]:
 # ---- the parts of a token
 
 def split_token(bearer: str) -> list[str]:
-    """Return the three parts of a token in compact form. Raise TokenRefused if it has another form."""
+    """Return the three parts of a token in compact form. Raise TokenRefused if the token has a different form."""
     if len(bearer) > LARGEST_BEARER_BYTES:
         raise TokenRefused(f'found {len(bearer)} bytes, expected at most {LARGEST_BEARER_BYTES}')
     parts = bearer.split('.')
@@ -127,7 +126,10 @@ def split_token(bearer: str) -> list[str]:
 
 
 def parse_object(part: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in one part of a token. Raise TokenRefused if there is none, or a member is repeated."""
+    """Return the JSON object in one part of a token.
+
+    Raise TokenRefused if the part is not a JSON object, or repeats a member.
+    """
     if BASE64URL.fullmatch(part) is None:
         raise TokenRefused(f'found a {what} that is not base64url')
     try:
@@ -139,7 +141,7 @@ def parse_object(part: str, what: str) -> dict[str, Any]:
 def parse_json_object(text: str) -> dict[str, Any]:
     """Return the JSON object in a text.
 
-    Raise ValueError for any other text, for a repeated member, and for nesting that exceeds Python's limit.
+    Raise ValueError if the text is not a JSON object, repeats a member, or is nested more deeply than Python can parse.
     """
     try:
         found = json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant)
@@ -162,7 +164,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def take_seconds(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a time claim, or None if it is missing. Raise TokenRefused if it is not a time."""
+    """Return the value of a time claim in seconds, or None if the claim is missing. Raise TokenRefused if it is no
+    time.
+    """
     if name not in claims:
         return None
     value = claims[name]
@@ -172,7 +176,7 @@ def take_seconds(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def take_name(claims: Mapping[str, Any], name: str) -> str:
-    """Return the principal's name. Raise TokenRefused if it is missing or not valid."""
+    """Return the principal's name in the claim `name`. Raise TokenRefused if the claim is missing or not valid."""
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
         raise TokenRefused(f'found no text in the claim {name}')
@@ -184,7 +188,7 @@ def take_name(claims: Mapping[str, Any], name: str) -> str:
 
 
 def name_in(bearer: str, claim: str) -> str | None:
-    """Return the name in a token, which may be forged, or None."""
+    """Return the name in a token that may be forged. Return None if the token has no name."""
     try:
         return take_name(parse_object(split_token(bearer)[1], 'payload'), claim)
     except TokenRefused:
@@ -199,9 +203,9 @@ JAAS_SETTING = 'oauthbearer.sasl.jaas.config'
 
 
 class UnsecuredOAuthBearer(Mechanism):
-    """OAUTHBEARER for development: it accepts tokens without a signature, so a client may use any name.
+    """OAUTHBEARER for development: it accepts tokens without a signature, so a client may log in under any name.
 
-    `options` are those of the login module, such as unsecuredValidatorRequiredScope.
+    `options` are the options of the login module, such as unsecuredValidatorRequiredScope.
     """
 
     name = NAME
@@ -226,7 +230,7 @@ class UnsecuredOAuthBearer(Mechanism):
         return Exchange(converse(self))
 
     def check_of(self, bearer: str) -> None:
-        """Raise TokenRefused unless the token is unsigned. Return no check, because an unsigned token needs none."""
+        """Raise TokenRefused unless the token is unsigned. Return None, because an unsigned token needs no Check."""
         header_part, _, signature = split_token(bearer)
         if signature:
             raise TokenRefused('found a signature, expected an unsigned token')
@@ -237,7 +241,7 @@ class UnsecuredOAuthBearer(Mechanism):
         return name_in(bearer, self._principal_claim)
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of an unsigned token. Raise TokenRefused if its claims are not acceptable."""
+        """Return the Login for an unsigned token. Raise TokenRefused if its claims are not acceptable."""
         claims = parse_object(split_token(bearer)[1], 'payload')
         name = take_name(claims, self._principal_claim)
         issued, expires = take_seconds(claims, 'iat'), take_seconds(claims, 'exp')
@@ -259,7 +263,7 @@ class UnsecuredOAuthBearer(Mechanism):
         if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
             raise TokenRefused(f'found a claim {self._scope_claim} that is not a list of texts')
         if any(scope not in scopes for scope in self._required_scope):
-            # Java prints a list in this form, which Kafka puts into the answer.
+            # Kafka's answer contains the required scopes as Java prints a list: [a, b].
             status = {'status': 'insufficient_scope', 'scope': f'[{", ".join(self._required_scope)}]'}
             text = ', '.join(f'{json.dumps(name)}:{json.dumps(value)}' for name, value in status.items())
             raise TokenRefused('a required scope is missing', f'{{{text}}}')

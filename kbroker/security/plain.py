@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616), with the users that the login module's options name: `user_alice="password of alice"`."""
+"""PLAIN (RFC 4616). The login module's options have users and passwords: `user_alice="password of alice"`."""
 from __future__ import annotations
 
 import hashlib
@@ -10,7 +10,7 @@ from kbroker.security.mechanism import AuthenticationError, Exchange, Login, Mec
 
 USER_OPTION = 'user_'
 FAILED = 'Authentication failed: '
-# The texts are Kafka's, with the `:` that tests of its clients expect.
+# The error texts are Kafka's, including the `:` that the tests of Kafka's clients expect.
 NO_USER = FAILED + 'username not specified'
 NO_PASSWORD = FAILED + 'password not specified'
 WRONG = FAILED + 'Invalid username or password'
@@ -18,11 +18,11 @@ OTHER_AUTHZID = FAILED + 'Client requested an authorization id that is different
 
 PARTS = 3
 COUNTED_PARTS = 4
-"""Kafka counts the parts of a token only up to this number."""
+"""The number up to which Kafka counts the parts of a token in its error text."""
 
 
 class Plain(Mechanism):
-    """PLAIN with users in memory. It keeps only digests, so a dump of the process shows no password of its users."""
+    """PLAIN with users in memory. Only digests of the passwords are kept, so a memory dump does not show them."""
 
     name = 'PLAIN'
 
@@ -45,7 +45,7 @@ def _converse(digests: Mapping[str, bytes], unknown: bytes) -> Talk:
         raise AuthenticationError(NO_USER, 'found no user name')
     if not password:
         raise AuthenticationError(NO_PASSWORD, 'found no password', username)
-    # An unknown user costs the same digest and the same comparison as a known one.
+    # For an unknown user, a digest is also computed and compared, so that the time does not show which users exist.
     expected = digests.get(username, unknown)
     if not hmac.compare_digest(_digest(password.encode()), expected):
         raise AuthenticationError(WRONG, f'found an unknown user or a wrong password, user {username!r}', username)

@@ -7,9 +7,8 @@ USER = 'User'
 
 
 class Principal(NamedTuple):
-    """A type, which is always `User` in kbroker, and a name.
-
-    Its text is `User:alice`. Type and name are compared exactly.
+    """A principal: a type, which is always `User` in kbroker, and a name. Its text is, for example, `User:alice`. Upper
+    and lower case differ in both.
     """
 
     type: str
@@ -20,7 +19,7 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, 'ANONYMOUS')
-"""The principal of a client on a listener that does not authenticate."""
+"""The principal of a client on a listener that does not authenticate clients."""
 
 
 def parse_principals(text: str) -> list[Principal]:
@@ -32,7 +31,9 @@ def parse_principals(text: str) -> list[Principal]:
 
 
 def parse_principal(text: str) -> Principal:
-    """Return the principal of `TYPE:NAME`. The name may contain colons. Raise ValueError for any other text."""
+    """Return the principal that a text `TYPE:NAME` describes. The name may contain colons. Raise ValueError
+    otherwise.
+    """
     kind, colon, name = text.partition(':')
     if not (kind and colon and name):
         raise ValueError(f'found {text!r}, expected TYPE:NAME, as in User:alice')

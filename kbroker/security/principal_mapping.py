@@ -1,8 +1,8 @@
 """The principal of a TLS client: the subject of its certificate, changed by `ssl.principal.mapping.rules`.
 
-The syntax is Kafka's. A rule applies if its pattern matches the whole subject, and the first rule that applies decides.
-Patterns and replacements are those of Java, as far as Python's `re` supports them. The parser of the setting refuses
-everything that Python would read in another way. So each accepted pattern matches as in Java.
+The syntax is Kafka's. A rule applies if its pattern matches the whole subject, and the first rule that applies is used.
+Patterns and replacements have Java's syntax. The parser refuses each construct that Python's `re` lacks or would
+interpret differently. So each accepted pattern matches as in Java.
 """
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SAME_ESCAPES = frozenset('0123456789dDsSwWbBtnrfa')
 
 
 class MappingError(ValueError):
-    """The rules are not valid, or no rule applies to a subject."""
+    """An error: the rules are not valid, or no rule applies to a subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. A rule without a pattern is DEFAULT."""
+    """One rule. A rule without a pattern is the rule DEFAULT, which keeps the subject unchanged."""
 
     pattern: re.Pattern[str] | None = None
     replacement: tuple[str | int, ...] = ()
-    """The replacement as texts and numbers of groups."""
+    """The replacement: a text is used literally, a number is replaced by the group with this number."""
     case: str = ''
 
     def apply(self, subject: str) -> str | None:
@@ -56,9 +56,9 @@ Rules = Sequence[Rule]
 
 
 def parse_mapping_rules(text: str) -> Rules:
-    """Parse the value of the setting. Raise MappingError if a rule is not valid.
+    """Parse the value of `ssl.principal.mapping.rules`. Raise MappingError if a rule is not valid.
 
-    A text without a rule is valid. Its result has no rule that applies to any subject.
+    A text without a rule is valid, but then no rule applies to any subject.
     """
     rules = []
     at = _end(_BEFORE_RULE, text, 0)
@@ -85,7 +85,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def principal_of_certificate(certificate: bytes, rules: Rules) -> Principal:
-    """Return the principal of a client with this certificate, in DER.
+    """Return the principal of a client that has this DER certificate.
 
     Raise MappingError if no rule applies, DistinguishedNameError if the certificate cannot be read. The caller then
     closes the connection, so the client does not become anonymous.
@@ -94,7 +94,7 @@ def principal_of_certificate(certificate: bytes, rules: Rules) -> Principal:
 
 
 def mapped_name(subject: str, rules: Rules) -> str:
-    """Return the name that the first applicable rule makes of a subject. Raise MappingError if no rule applies."""
+    """Return the name to which the first applicable rule maps a subject. Raise MappingError if no rule applies."""
     if len(subject) > LONGEST_SUBJECT:
         raise MappingError(f'found a subject of {len(subject)} characters, expected at most {LONGEST_SUBJECT}')
     for rule in rules:
@@ -105,7 +105,7 @@ def mapped_name(subject: str, rules: Rules) -> str:
 
 
 def _java_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of Java. Raise MappingError for syntax that Python lacks or reads in another way."""
+    """Compile a pattern in Java's syntax. Raise MappingError for syntax that Python lacks or interprets differently."""
     translated = []
     at = 0
     while at < len(text):
@@ -143,7 +143,9 @@ def _escape(text: str, at: int) -> str:
 
 
 def _class_end(text: str, start: int) -> int:
-    """Return the end of the character class that begins at `start`. Raise MappingError for Java's nested classes."""
+    """Return the index after the character class that begins at `start`. Raise MappingError for Java's nested
+    classes.
+    """
     at = start + 1
     if text.startswith('^', at):
         at += 1
@@ -162,9 +164,8 @@ def _class_end(text: str, start: int) -> int:
 
 
 def _java_replacement(pattern: str, text: str) -> tuple[str | int, ...]:
-    """Parse a replacement of Java: `$1`, `${name}`, and `\\c` for the character c.
-
-    Raise MappingError for a bad reference.
+    """Parse a replacement in Java's syntax: `$1`, `${name}`, and `\\c` for the character c. Raise MappingError for a
+    bad reference.
     """
     groups = _java_pattern(pattern)
     parts: list[str | int] = []
@@ -185,9 +186,9 @@ def _java_replacement(pattern: str, text: str) -> tuple[str | int, ...]:
 
 
 def _reference(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str | int, int]:
-    """Return the group that the reference at `at` names, and the position after the reference.
+    """Return the number of the group to which the reference at index `at` refers, and the index after the reference.
 
-    If the group does not exist, return the text of the reference in its place.
+    For a number that is no group, return the text of the reference instead. Raise MappingError for a bad reference.
     """
     named = re.compile(r'\$\{([A-Za-z][A-Za-z0-9]*)\}').match(text, at)
     if named is not None:

@@ -1,8 +1,9 @@
-"""Quotas of clients, computed from the times of a clock as Apache Kafka does.
+"""Client quotas. Rates and throttle times are computed as in Apache Kafka.
 
-A quota belongs to an entity: a user, a client id, both, or the default of either. A counter measures the clients that
-share one quota. Its rate is the sum of its samples over the time since the oldest of them. Missing samples count as
-full windows without events. A client above its quota is throttled until its rate fits again.
+A quota belongs to an entity: a user, a client id, both, or the default for users or client ids. All clients that share
+a quota are measured by one counter. The rate of a counter is the sum of its samples, divided by the time since its
+oldest sample. Until a counter has all its samples, each missing sample counts as a full window without events. A client
+above its quota is throttled until its rate has fallen to the quota.
 """
 from __future__ import annotations
 
@@ -29,27 +30,27 @@ USER, CLIENT_ID, IP = 'user', 'client-id', 'ip'
 MOST_COUNTERS = MOST_METERS = 10_000
 MOST_COUNTER_BYTES = 24 * 1024 * 1024
 MOST_METER_BYTES = 16 * 1024 * 1024
-"""The bounds on counters and meters, because clients choose their names.
+"""The limits of counters and meters: clients choose their names, and could create any number.
 
-Beyond a bound, the counter or meter that was used longest ago is removed.
+Above a limit, the counter or meter that was used longest ago is removed.
 """
 COUNTER_BYTES = 1_400
 METER_BYTES = 650
-"""The bytes of memory of a counter or meter without its names, as measured on CPython 3.11 with 64 bits."""
+"""The bytes of memory of a counter and of a meter without their names, measured on 64-bit CPython 3.11."""
 IDLE_MS = 3_600_000
 """The time after which an unused counter is removed."""
 MOST_THROTTLE_MS = 2**31 - 1
-"""The largest throttle_time_ms of an answer."""
+"""The largest value of throttle_time_ms in an answer."""
 
 Entity = tuple[tuple[str, str | None], ...]
-"""The types and names of an entity, sorted by type. A name of None means the default."""
+"""An entity: (type, name) pairs, sorted by type. The name None means the default entity of the type."""
 
 _ABSENT: Any = object()
-"""The value for a type that an entity does not have."""
+"""The marker for a type that does not occur in an entity."""
 
 
 class Window(NamedTuple):
-    """The samples of a rate: their number, and the length of each."""
+    """The number of samples of a rate, and the length of each sample."""
 
     samples: int = 11
     window_ms: int = 1000
@@ -60,7 +61,7 @@ class Window(NamedTuple):
 
 
 class Rate:
-    """The rate of an amount per second, from a ring of samples."""
+    """The rate of an amount per second, measured by a ring of samples."""
 
     __slots__ = ('_current', '_last_ms', '_start_ms', '_sums', '_window')
 
@@ -72,11 +73,14 @@ class Rate:
         self._last_ms: list[int] = []
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Add `amount` to the current sample, or to the next one if a window has passed since its start."""
+        """Add `amount` to the current sample. If a window has passed since the start of this sample, begin the next
+        sample.
+        """
         if not self._sums:
             self._append(now_ms)
         elif now_ms - self._start_ms[self._current] >= self._window.window_ms:
-            # The ring has one sample more than `samples`, because the oldest may overlap the measured time.
+            # The ring has one sample more than `samples`, because the oldest sample may lie only partly within the
+            # measured time.
             self._current = (self._current + 1) % (self._window.samples + 1)
             if self._current == len(self._sums):
                 self._append(now_ms)
@@ -97,7 +101,7 @@ class Rate:
         return sum(self._sums) * 1000 / elapsed_ms, elapsed_ms
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return the milliseconds after which the rate has fallen to the quota; 0 if it is not above the quota."""
+        """Return the milliseconds after which the rate will have fallen to the quota; 0 if the rate is not above it."""
         rate, elapsed_ms = self.measure(now_ms)
         return _rounded((rate - quota) / quota * elapsed_ms) if rate > quota else 0
 
@@ -112,22 +116,24 @@ class Rate:
 
 
 class TokenBucket:
-    """A bucket of tokens, which flow in at the rate of a quota, up to a burst. Their number may fall below zero."""
+    """A token bucket: it gets tokens at the rate of a quota, up to a maximum. The number of tokens may fall below
+    zero.
+    """
 
     __slots__ = ('_filled_ms', '_tokens', '_window')
 
     def __init__(self, window: Window):
         self._window = window
         self._tokens: float | None = None
-        """The tokens at `_filled_ms`. It is None before the first use, because a new bucket is full."""
+        """The number of tokens at the time `_filled_ms`. None before the first use, which fills the bucket."""
         self._filled_ms = 0
 
     def record(self, amount: float, quota: float, now_ms: int) -> None:
-        """Take `amount` tokens."""
+        """Remove `amount` tokens from the bucket."""
         self._tokens = self.measure(quota, now_ms) - amount
 
     def measure(self, quota: float, now_ms: int) -> float:
-        """Return the tokens in the bucket, after refilling it."""
+        """Add the tokens that are due by now, and return the number of tokens in the bucket."""
         burst = quota * self._window.total_ms / 1000
         if self._tokens is None:
             self._tokens = burst
@@ -136,7 +142,7 @@ class TokenBucket:
         return self._tokens
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return the milliseconds after which the bucket owes no tokens."""
+        """Return the milliseconds after which the number of tokens will no longer be negative."""
         tokens = self.measure(quota, now_ms)
         return _rounded(-tokens / quota * 1000) if tokens < 0 else 0
 
@@ -150,11 +156,13 @@ class Limit(NamedTuple):
 
     quota: float
     counter: tuple[str, str | None, str | None]
-    """The quota key, the user and the client id. All users, or all client ids, share the counter if theirs is None."""
+    """The quota key, the user and the client id. With None as user or client id, all users or client ids share the
+    counter.
+    """
 
 
 class Quotas:
-    """The quotas of users and client ids, by key."""
+    """The quotas of users and client ids."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[tuple[Any, Any], float]] = {}
@@ -163,7 +171,7 @@ class Quotas:
         return bool(self._by_key)
 
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
-        """Set a quota of an entity of users and client ids. None removes the quota."""
+        """Set a quota of an entity that consists of a user, a client id, or both. None removes the quota."""
         names: dict[str, Any] = dict(entity)
         place = names.get(USER, _ABSENT), names.get(CLIENT_ID, _ABSENT)
         quotas = self._by_key.setdefault(key, {})
@@ -175,7 +183,7 @@ class Quotas:
             del self._by_key[key]
 
     def find(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return the quota that applies to a client. The most specific entity wins."""
+        """Return the quota that applies to a client, or None. The most specific entity with a quota is used."""
         quotas = self._by_key.get(key)
         if quotas is None:
             return None
@@ -189,7 +197,7 @@ class Quotas:
 
 
 class Counters:
-    """Rates and buckets by key. Beyond the bounds, the counters that were used longest ago are removed."""
+    """The counters (rates and token buckets) in use. Above their limits, the counter used longest ago is removed."""
 
     def __init__(self, clock: Clock, most: int = MOST_COUNTERS):
         self._clock = clock
@@ -203,7 +211,7 @@ class Counters:
         return self._counters.held_bytes
 
     def get(self, key: Any, create: Callable[[], Any]) -> tuple[Any, int]:
-        """Return the counter of a key, and the present time in ms. Create the counter if it is missing."""
+        """Return the counter with this key, and the present time in ms. Create the counter if it does not exist."""
         now_ms = self._clock.monotonic_ms()
         try:
             used = self._counters.get(key)
@@ -216,7 +224,7 @@ class Counters:
         return used.counter, now_ms
 
     def _begin(self, key: Any, create: Callable[[], Any], now_ms: int) -> tuple[Any, int]:
-        """Create a counter, and remove idle counters."""
+        """Create a counter, and remove the counters that were not used for IDLE_MS."""
         while (oldest := self._counters.oldest()) is not None and now_ms - oldest[1].used_ms >= IDLE_MS:
             self._counters.forget(oldest[0])
         used = _Used(create(), now_ms)
@@ -243,10 +251,10 @@ class ClientQuotas:
         self.counters = Counters(clock)
         self.quotas = Quotas()
         self.addresses: dict[str | None, float] = {}
-        """The connection_creation_rate by IP address. The key None has the default."""
+        """Maps each IP address to its connection_creation_rate. The key None has the default rate."""
         self.on_switch: list[Callable[[ClientQuotas | None], object]] = []
-        """The functions to call with this object when a client gets the first quota, and with None when the last quota
-        is removed.
+        """The functions to call with this object when the first quota is set, and with None when the last quota is
+        removed.
         """
         self._meters: RecentEntries[tuple[str, str], Meter | None] = RecentEntries(MOST_METER_BYTES, MOST_METERS,
                                                                                    METER_BYTES)
@@ -259,13 +267,13 @@ class ClientQuotas:
                  'the one used longest ago is looked up again')]
 
     def adopt(self, quotas: Mapping[Entity, Mapping[str, float]]) -> None:
-        """Put all quotas of a metadata image into effect, at the start."""
+        """Put all quotas of a metadata image into effect when the broker starts."""
         for entity, values in quotas.items():
             for key, quota in values.items():
                 self.put(entity, key, quota)
 
     def replay(self, records: Iterable[Any]) -> None:
-        """Put the quotas among the records of a change into effect."""
+        """Put the quota records among the records of a metadata change into effect."""
         for record in records:
             if isinstance(record, ClientQuotaRecord):
                 self.put([(part.entity_type, part.entity_name) for part in record.entity], record.key,
@@ -274,8 +282,8 @@ class ClientQuotas:
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
         """Put one quota into effect. None removes the quota. Counters keep their samples.
 
-        Ignore an unknown key or type of entity, which a newer Kafka may have written. Logs of Kafka may contain NaN,
-        which limits nothing, and zero, which allows almost nothing.
+        Ignore an unknown key or type of entity, which a newer Kafka may have written. A metadata log of Kafka may
+        contain NaN, which is handled as no quota, and zero, which is handled as LEAST_QUOTA.
         """
         if quota is not None and not quota > 0:
             quota = None if math.isnan(quota) else LEAST_QUOTA
@@ -315,9 +323,10 @@ class ClientQuotas:
         return self._meters.held_bytes
 
     def record_connection(self, address: str) -> int:
-        """Record a new connection of an address. Return the throttle time in milliseconds, which is at most a window.
+        """Record a new connection from an address. Return its throttle time in ms, which is at most the length of a
+        window.
 
-        A throttled connection does not count.
+        A throttled connection is not counted.
         """
         quota = self.connection_quota(address)
         if quota is None:
@@ -335,9 +344,9 @@ class ClientQuotas:
 
 
 def _address(name: str | None) -> str | None:
-    """Return an address in its usual form.
+    """Return an IP address in its normal form, or any other text unchanged.
 
-    Apache Kafka also accepts names of hosts, which match no client in kbroker.
+    Apache Kafka also accepts host names, which match no client in kbroker.
     """
     try:
         return name if name is None else str(ipaddress.ip_address(name))
@@ -346,7 +355,7 @@ def _address(name: str | None) -> str | None:
 
 
 class Meter:
-    """Records what one client does, and returns for how long to throttle it."""
+    """Records the traffic of one client, and returns the times for which the client must be throttled."""
 
     __slots__ = ('_fetched', '_limits', '_mutations', '_produced', '_quotas', '_time')
 
@@ -359,39 +368,39 @@ class Meter:
 
     @property
     def measures_time(self) -> bool:
-        """True if the client has a quota on the loop's time."""
+        """True if the client has a quota for time of the event loop (request_percentage)."""
         return self._time is not None
 
     def record_produced(self, size_bytes: int) -> int:
-        """Record a Produce request. Return the throttle time in milliseconds."""
+        """Record the size of a Produce request. Return the throttle time in milliseconds."""
         return self._record(self._produced, size_bytes)
 
     def record_fetched(self, size_bytes: int) -> int:
-        """Record the answer to a Fetch. Return the throttle time in milliseconds."""
+        """Record the size of an answer to Fetch. Return the throttle time in milliseconds."""
         return self._record(self._fetched, size_bytes)
 
     def undo_fetched(self, size_bytes: int) -> None:
-        """Undo the record of an answer that is not sent."""
+        """Undo `record_fetched` for an answer that is not sent."""
         self._record(self._fetched, -size_bytes)
 
     @property
     def most_fetched_bytes(self) -> int | None:
-        """The most bytes of an answer to a Fetch that is not throttled; None without a quota."""
+        """The largest size in bytes of an answer to Fetch that causes no throttling; None without a quota."""
         if self._fetched is None:
             return None
         window = self._quotas.window
         return int(min(MOST_THROTTLE_MS, self._fetched.quota * (window.samples - 1) * window.window_ms / 1000))
 
     def record_time(self, time_us: int) -> int:
-        """Record time of the loop that the client took. Return the throttle time in milliseconds, which is at most a
-        window.
+        """Record the time of the event loop that the client has used.
 
-        The quota is a percentage of one thread.
+        Return the throttle time in ms, which is at most the length of a window. The quota is a percentage of one
+        thread.
         """
         return min(self._record(self._time, time_us / 10_000), self._quotas.window.window_ms)
 
     def mutations(self, *, is_strict: bool) -> Mutations:
-        """Return the recorder of one request that creates or deletes partitions."""
+        """Return an object that records the partitions which one request creates or deletes."""
         return Mutations(self._quotas, self._mutations, is_strict)
 
     def _record(self, limit: Limit | None, amount: float) -> int:
@@ -405,8 +414,8 @@ class Meter:
 class Mutations:
     """Records the partitions that one request creates or deletes (KIP-599).
 
-    A strict request is refused while the bucket owes tokens. Any other request is carried out, and throttled
-    afterwards.
+    A strict request is refused while the number of tokens is negative. A request that is not strict is executed, and
+    its client is throttled afterwards.
     """
 
     def __init__(self, quotas: ClientQuotas, limit: Limit | None, is_strict: bool):
@@ -416,9 +425,9 @@ class Mutations:
         self._is_strict = is_strict
 
     def charge(self, partitions: int) -> None:
-        """Record a change of `partitions` partitions.
+        """Record that `partitions` partitions are created or deleted.
 
-        Raise KafkaError THROTTLING_QUOTA_EXCEEDED if the request is strict and above the quota.
+        Raise KafkaError(THROTTLING_QUOTA_EXCEEDED) if the request is strict and above the quota.
         """
         if self._limit is None:
             return
@@ -440,21 +449,21 @@ _OF_CLIENTS: dict[str, float] = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RA
                                  REQUEST_PERCENTAGE: math.inf, CONTROLLER_MUTATION_RATE: math.inf}
 LIMITS: dict[str, dict[str, float]] = {USER: _OF_CLIENTS, CLIENT_ID: _OF_CLIENTS,
                                        IP: {CONNECTION_CREATION_RATE: 2**31 - 1}}
-"""The keys of each type of entity, and their largest values.
+"""Maps each entity type to {quota key: largest value}.
 
-A quota whose largest value is finite is a whole number.
+If the largest value of a key is finite, its quotas are whole numbers.
 """
 
 LEAST_QUOTA = 5e-324
-"""The quota in force in place of one that is not positive."""
+"""The quota that replaces a quota of zero or below."""
 FRACTION = 1e-6
-"""The largest distance of a quota from a whole number."""
+"""The largest accepted difference between a quota and a whole number."""
 
 
 def check_key(entity_type: str, key: str) -> float:
     """Return the largest value of a quota key.
 
-    Raise KafkaError INVALID_REQUEST if entities of the type do not have the key.
+    Raise KafkaError(INVALID_REQUEST) if entities of this type cannot have the key.
     """
     most = LIMITS[entity_type].get(key)
     if most is None:
@@ -464,7 +473,7 @@ def check_key(entity_type: str, key: str) -> float:
 
 
 def check_quota(entity_type: str, key: str, value: float) -> None:
-    """Raise KafkaError INVALID_REQUEST unless entities of the type may have this quota with this value."""
+    """Raise KafkaError(INVALID_REQUEST) unless entities of this type may have this quota key with this value."""
     most = check_key(entity_type, key)
     if not 0 < value < math.inf:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected a positive number')

@@ -1,10 +1,11 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677). Like Kafka (KIP-84), the broker uses neither channel binding
 nor SASLprep.
 
-The key derivation serves both sides of a login, and the commands that store credentials.
+The key derivation is used by both sides of a login, and by the commands that store credentials.
 
-An unknown user gets a challenge that looks like a known user's. Its salt depends on the name and on a secret of the
-broker. So the salt is the same in each login, as for a known user. Only the last message fails.
+An unknown user gets a challenge that looks like the challenge of a known user. Its salt is computed from the name and a
+secret of the broker, so each login gets an equal salt, as for a known user. The login fails only at the client's last
+message.
 """
 from __future__ import annotations
 
@@ -26,18 +27,19 @@ from kbroker.security.scram_credential import (
 )
 
 LARGEST_MESSAGE_BYTES = 8 * 1024
-"""The longest message of a client.
-
-A login in progress keeps its first message, which may contain the longest name twice, with each character escaped.
+"""The longest message of a client, in bytes. The first message may contain the longest name twice, with each character
+escaped. A login in progress keeps this message.
 """
 RANDOM_BITS = 130
-"""The number of bits in a salt or nonce, as in Kafka."""
+"""The number of random bits in a salt or a nonce, as in Kafka."""
 LONGEST_BASE36 = 26
 BASE36 = '0123456789abcdefghijklmnopqrstuvwxyz'
 
 
 class Keys(NamedTuple):
-    """The three keys of RFC 5802. With `client_key` a thief can log in, and with `server_key` pose as the broker."""
+    """The three keys of RFC 5802. A thief of `client_key` can log in; a thief of `server_key` can pose as the
+    broker.
+    """
 
     client_key: bytes
     stored_key: bytes
@@ -50,7 +52,7 @@ class Keys(NamedTuple):
 # ---- keys
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return PBKDF2-HMAC of the password. The computation takes milliseconds, without the GIL."""
+    """Return the salted password of RFC 5802, by PBKDF2-HMAC. The computation takes milliseconds, without the GIL."""
     return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, iterations)
 
 
@@ -72,23 +74,23 @@ def credential_of(mechanism: str, password: str, salt: bytes, iterations: int) -
 
 
 def new_salt() -> bytes:
-    """Return a random salt in the form of Kafka's commands."""
+    """Return a random salt of the kind that Kafka's commands generate."""
     return _base36(secrets.randbits(RANDOM_BITS)).encode()
 
 
 def proof_of(mechanism: str, keys: Keys, transcript: bytes) -> bytes:
-    """Return the client's proof for `transcript`, the messages exchanged so far."""
+    """Return the client's proof for `transcript`, the messages of the login so far."""
     digest = DIGESTS[mechanism]
     return _xor(keys.client_key, hmac.digest(keys.stored_key, transcript, digest))
 
 
 def verifier_of(mechanism: str, server_key: bytes, transcript: bytes) -> bytes:
-    """Return the broker's proof for `transcript`, the messages exchanged so far."""
+    """Return the broker's proof for `transcript`, the messages of the login so far."""
     return hmac.digest(server_key, transcript, DIGESTS[mechanism])
 
 
 def escape_name(name: str) -> str:
-    """Return the `saslname` (RFC 5802) of a name."""
+    """Return a name with `,` and `=` escaped, which is a `saslname` of RFC 5802."""
     return name.replace('=', '=3D').replace(',', '=2C')
 
 
@@ -96,7 +98,7 @@ def unescape_name(saslname: str) -> str:
     return saslname.replace('=2C', ',').replace('=3D', '=')
 
 
-# ---- messages of the client, as bytes: the proof covers the bytes that were sent
+# ---- messages of the client. They are matched as bytes, because the proof covers the bytes that were sent.
 
 SASLNAME = rb'(?:[^=,\0]|=2C|=3D)+'
 EXTENSIONS = rb'(?:,[A-Za-z]+=[^,\0]*)*'
@@ -113,9 +115,8 @@ DELEGATION_TOKEN = b',tokenauth=true'
 
 
 class Scram(Mechanism):
-    """One of the two SCRAM mechanisms, with the credentials of the metadata log.
-
-    `secret` is random bytes that no client knows and that survive restarts.
+    """One of the two SCRAM mechanisms. Its credentials are in the metadata log. `secret` has random bytes that no
+    client knows. It does not change when the broker restarts.
     """
 
     def __init__(self, name: str, find_credential: FindCredential, secret: bytes):
@@ -141,7 +142,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
     if first['authzid'] is not None and _name(first['authzid']) != name:
         raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {name!r}', name)
 
-    # Every name takes the same steps, so that their number does not show which users exist.
+    # Known and unknown names cause equal computations, so that the time does not show which users exist.
     made_up = made_up_credential(mechanism, name, secret)
     credential = find_credential(mechanism, name) or made_up
     is_known = all((credential is not made_up, credential.iterations >= LEAST_ITERATIONS,
@@ -163,7 +164,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
             None, f'found a channel binding other than that of the first message, user {name!r}', name)
 
     transcript = b','.join((first['bare'], challenge, final['without_proof']))
-    # The credential may have changed since the challenge. The old password must not log in.
+    # The credential may have changed since the challenge. A login with the old password must fail.
     is_in_force = find_credential(mechanism, name) == (None if credential is made_up else credential)
     is_proven = _proves(base64.b64decode(final['proof']), stored_key, transcript, DIGESTS[mechanism])
     if not (is_proven and is_known and is_in_force):
@@ -172,14 +173,16 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
 
 
 def check_length(message: bytes) -> None:
-    """Raise AuthenticationError for a message that is longer than any client's."""
+    """Raise AuthenticationError for a message that is longer than any valid message."""
     if len(message) > LARGEST_MESSAGE_BYTES:
         raise AuthenticationError(
             None, f'found a message of SCRAM of {len(message)} bytes, expected at most {LARGEST_MESSAGE_BYTES}')
 
 
 def made_up_credential(mechanism: str, name: str, secret: bytes) -> ScramCredential:
-    """Return a credential for a user that does not exist. It is the same for each login, and no password fits it."""
+    """Return a credential for a user that does not exist. Each call with this user returns an equal credential, and no
+    password fits it.
+    """
     seed = hmac.digest(secret, mechanism.encode() + b'\0' + name.encode(), 'sha512')
     salt = _base36(int.from_bytes(seed[:17]) >> (17 * 8 - RANDOM_BITS)).encode()
     key = hashlib.new(DIGESTS[mechanism], seed).digest()
@@ -187,7 +190,7 @@ def made_up_credential(mechanism: str, name: str, secret: bytes) -> ScramCredent
 
 
 def _proves(proof: bytes, stored_key: bytes, transcript: bytes, digest: str) -> bool:
-    """Return whether the proof was made with the client key that belongs to `stored_key`."""
+    """Return whether the client key with which the proof was computed belongs to `stored_key`."""
     signature = hmac.digest(stored_key, transcript, digest)
     if len(proof) != len(signature):
         return False

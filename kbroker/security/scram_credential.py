@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MECHANISM_CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
-"""The number of each mechanism in records and requests, by name."""
+"""Maps the name of each mechanism to its code in records and requests."""
 DIGESTS = {'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}
 
 LEAST_ITERATIONS = 4096
@@ -14,7 +14,7 @@ DEFAULT_ITERATIONS = 4096
 
 
 class ScramCredential(NamedTuple):
-    """A stored credential. It suffices to check a proof, but not to log in."""
+    """A stored credential. The broker can check a client's proof with it, but a thief cannot log in with it."""
 
     salt: bytes
     stored_key: bytes
@@ -26,4 +26,4 @@ class ScramCredential(NamedTuple):
 
 
 FindCredential = Callable[[str, str], ScramCredential | None]
-"""A function from (mechanism, user name) to the stored credential, or None."""
+"""A function that takes a mechanism and a user name. It returns the stored credential, or None."""

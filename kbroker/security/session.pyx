@@ -33,7 +33,9 @@ cdef enum:
 
 
 cdef class Session:
-    """The principal of a connection, its rights, and the time at which its login expires."""
+    """The principal of a connection, the principal's rights, the state of the login, and the time at which it
+    expires.
+    """
 
     def __init__(self, principal not None, Access access=None, LoginState state=LOGGED_IN):
         self.principal = principal
@@ -52,7 +54,7 @@ cdef class Session:
         return self.state == BARE_TOKENS or self.state == RENEWING_BARE
 
     def move(self, LoginState wanted):
-        """Enter the state `wanted`. Raise ValueError if it may not follow the present state."""
+        """Enter the state `wanted`. Raise ValueError if this state may not follow the present state."""
         if wanted not in TRANSITIONS[LoginState(self.state)]:
             raise ValueError(f'login: {LoginState(wanted).name} does not follow {LoginState(self.state).name}')
         self.state = wanted
@@ -61,7 +63,7 @@ cdef class Session:
     def log_in(self, principal, Access access, int64_t expires_ms=INT64_MAX):
         """Complete a login.
 
-        `expires_ms` is the time of the monotonic clock at which the client must have logged in again.
+        `expires_ms` is the time by which the client must log in again, in ms of the monotonic clock.
         """
         self.principal = principal
         self.access = access

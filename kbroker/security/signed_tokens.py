@@ -1,6 +1,6 @@
 """OAUTHBEARER with signed tokens (JWT), whose keys are in a JSON Web Key Set.
 
-`jwks` decides which key and algorithm may check a signature, and `key_source` loads the keys.
+The module `jwks` decides which key and algorithm are used to check a signature. The module `key_source` loads the keys.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kbroker.security.oauthbearer import (
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """The claims that a token must have."""
+    """The conditions that the claims of a token must meet."""
 
     issuer: str | None = None
     audiences: tuple[str, ...] = ()
@@ -59,7 +59,9 @@ class SignedOAuthBearer(Mechanism):
         self._keys.close()
 
     def check_of(self, bearer: str) -> Check:
-        """Return the check of the token's signature with the key now in force. Raise TokenRefused if no key fits."""
+        """Return the Check of the token's signature. It uses the key that is now in force. Raise TokenRefused if no key
+        fits.
+        """
         header_part, _, signature = split_token(bearer)
         if not signature:
             raise TokenRefused('found no signature')
@@ -77,7 +79,9 @@ class SignedOAuthBearer(Mechanism):
         return name_in(bearer, self._settings.name_claim)
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of a token whose signature fits. Raise TokenRefused if its claims are not acceptable."""
+        """Return the Login for a token whose signature was accepted. Raise TokenRefused if its claims are not
+        acceptable.
+        """
         return self._check_claims(parse_object(split_token(bearer)[1], 'payload'))
 
     def _check_claims(self, claims: Mapping[str, Any]) -> Login:
@@ -101,7 +105,7 @@ class SignedOAuthBearer(Mechanism):
         if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
             raise TokenRefused('found a claim aud that is not a list of texts')
         wanted = self._settings.audiences
-        # If no audience is expected, accept only a token without an audience.
+        # If no audience is configured, accept only a token without an audience.
         fits = bool(set(wanted) & set(audiences)) if wanted else not audiences
         if not fits:
             raise TokenRefused('found another audience')

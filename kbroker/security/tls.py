@@ -1,6 +1,6 @@
-"""The steps of an SSLContext that both sides of a TLS connection need.
+"""Functions that configure an SSLContext, for both sides of a TLS connection.
 
-All raise ConfigError for input that OpenSSL rejects.
+They raise ConfigError for input that OpenSSL rejects.
 """
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def trust(context: ssl.SSLContext, certificates: str) -> None:
 
 
 def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
-    """Refuse peers whose certificate is in `lists`, or whose authority has no valid list there.
+    """Make the context refuse revoked certificates, and certificates whose authority has no valid list in `lists`.
 
-    `lists` are CRLs in PEM.
+    `lists` has certificate revocation lists (CRLs) in PEM.
     """
     if 'BEGIN X509 CRL' not in lists:
         raise bad_setting('ssl.crl.location', 'found no X509 CRL')
@@ -43,7 +43,7 @@ def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
 
 
 def _private_file(text: str) -> str:
-    """Write a temporary file that only this user can read, because OpenSSL reads keys and CRLs only from files."""
+    """Write a temporary file that only this user can read. OpenSSL reads keys and CRLs only from files."""
     handle, path = tempfile.mkstemp(suffix='.pem')
     with os.fdopen(handle, 'w') as file:
         file.write(text)

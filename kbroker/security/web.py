@@ -1,4 +1,4 @@
-"""One blocking GET or POST over HTTP, with bounds on time and size. Never call it on the loop."""
+"""Blocking GET and POST over HTTP, with limits of time and size. Never call these functions on the event loop."""
 from __future__ import annotations
 
 import http.client
@@ -13,7 +13,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class WebError(Exception):
-    """A request failed. The message contains neither the request's body nor its headers."""
+    """An error: a request failed. The message contains neither the body nor the headers of the request."""
 
 
 class Answer:
@@ -24,7 +24,8 @@ class Answer:
 
 
 def get(url: str, most_bytes: int, timeout_s: float, context: ssl.SSLContext | None = None) -> bytes:
-    """Return the body at `url`. All requests together have `timeout_s`. Follow redirects, except from https to http.
+    """Return the body of the document at `url`. All requests together may take `timeout_s`. Follow redirects, except
+    from https to http.
 
     Raise WebError if a request fails, its status is not 200, or a redirect is refused.
     """
@@ -45,7 +46,7 @@ def get(url: str, most_bytes: int, timeout_s: float, context: ssl.SSLContext | N
 
 def request(method: str, url: str, most_bytes: int, deadline: float, *, body: bytes | None = None,
             headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> Answer:
-    """Return the answer to one request.
+    """Send one request, and return its answer.
 
     `deadline` is a time of time.monotonic(). Raise WebError if the request fails.
     """
