@@ -41,7 +41,7 @@ _DENIED_BY does the same for the ACLs that deny it.
 class Authorizer:
     """The ACLs of the cluster, and the decisions about access.
 
-    The controller calls `put` and `remove` with the records of the metadata log. Each change takes effect immediately,
+    `AclFollower` calls `put` and `remove` with the records of the metadata log. Each change takes effect immediately,
     even for open connections: their `Access` objects drop their stored decisions.
     """
 
