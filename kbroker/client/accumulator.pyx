@@ -62,7 +62,7 @@ cdef class ProducerBatch:
         self.base_sequence = base_sequence
 
     def encoded(self, bint transactional):
-        """Return the bytes of the closed batch, as Produce sends them."""
+        """Return the bytes of the closed batch as they are sent in a Produce request."""
         producer_id, producer_epoch = self.producer
         return self.buffer.encoded(producer_id, producer_epoch, -1 if self.base_sequence is None else
                                    self.base_sequence, transactional)

@@ -247,7 +247,9 @@ class Admin(AdminRequests):
 
     def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
                          include_documentation: bool = False) -> dict[Resource, list[ConfigEntry] | KafkaError]:
-        """Return the settings of each resource, with their sources and types."""
+        """Return {resource: settings}. Each setting has its source and type. A KafkaError replaces settings that
+        failed.
+        """
         request = messages.DescribeConfigsRequest
         found: dict[Resource, list[ConfigEntry] | KafkaError] = {}
         for resource in resources:
@@ -359,7 +361,7 @@ class Admin(AdminRequests):
                 for found in answer.resources for acl in found.acls]
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs. Raise the error of the first ACL that could not be created."""
+        """Create ACLs. If some ACLs cannot be created, raise the KafkaError of the first of them."""
         creation = messages.CreateAclsRequest.AclCreation
         request = messages.CreateAclsRequest(creations=[creation(
             resource_type=code.resource_type, resource_name=code.resource_name,
@@ -369,7 +371,9 @@ class Admin(AdminRequests):
             check(result.error_code, 'creating ACLs', result.error_message)
 
     def delete_acls(self, filters: Iterable[Acl]) -> list[Acl]:
-        """Delete and return the ACLs that match one of the filters. Raise the error of the first filter that failed."""
+        """Delete the ACLs that match at least one of the filters, and return them. If filters fail, raise the error of
+        the first.
+        """
         one = messages.DeleteAclsRequest.DeleteAclsFilter
         request = messages.DeleteAclsRequest(filters=[one(
             resource_type_filter=code.resource_type, resource_name_filter=code.resource_name,
@@ -597,7 +601,7 @@ class Admin(AdminRequests):
 
     def list_group_offsets(self, group_id: str,
                            require_stable: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all committed offsets of a group.
+        """Return {partition: offset} for all committed offsets of a group.
 
         With `require_stable`, wait while an open transaction has pending offsets (KIP-447).
         """

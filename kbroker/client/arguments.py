@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar('T')
 
 MOST_MS = 2**31 - 1
-"""The largest value of a time, in ms."""
+"""The largest value of a setting that is a time, in ms."""
 
 
 def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
@@ -48,7 +48,7 @@ def partition_of(given: object) -> tuple[str, int]:
 
 
 def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return partitions as a list. Raise TypeError if an element is not a partition."""
+    """Return partitions as a list of (topic, number). Raise TypeError if an element is not such a pair."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f'found {given!r:.100} as partitions, expected pairs of a topic and a number')
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
@@ -73,7 +73,7 @@ def number_of(given: object, what: str) -> int:
 def milliseconds_of(given: object, what: str) -> int:
     """Return a time in ms as an integer.
 
-    Raise TypeError if it is not an integer, ValueError if it is below 0 or too large.
+    Raise TypeError if it is not an integer, ValueError if it is below 0.
     """
     found = number_of(given, f'{what} in ms')
     if found < 0:

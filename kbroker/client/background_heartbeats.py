@@ -77,7 +77,7 @@ class BackgroundHeartbeats:
         self._polled_ms = self._clock.monotonic_ms()
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread, unless it was already started."""
         if self._thread is None:
             # The thread keeps only a weak reference to this object, so that the thread ends when the consumer is freed.
             self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stopped), daemon=True,

@@ -191,7 +191,7 @@ class ClassicMember(GroupMember):
                 return answer
 
     def _assign(self, answer: Any) -> list[Any]:
-        """As leader, compute the assignments of all members."""
+        """Compute the assignments of all members, if this member is the leader."""
         if answer.skip_assignment:      # KIP-814: a static leader came back, and no partition moves
             return []
         members = [decode_member(row.member_id, row.group_instance_id, row.metadata) for row in answer.members]

@@ -82,7 +82,7 @@ class CutRetries(NamedTuple):
     """The time that the tries have taken, including the pause before the next try."""
     tries: int = 0
     due_ms: int = 0
-    """The time at which the next try may begin, on the monotonic clock."""
+    """The time at which the next try may begin, in ms of the monotonic clock."""
 
 
 class TopicMetadata(NamedTuple):
@@ -192,8 +192,8 @@ class Cluster:
     def leader(self, topic: str, partition: int, purpose: str = '') -> Connection:
         """Return the connection to the leader of a partition.
 
-        Raise KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, PartitionOffline, or the broker's error for
-        the topic.
+        Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, or the broker's error for the topic.
+        Raise PartitionOffline if the replica of a running broker is offline.
         """
         return self.node(self.partition(topic, partition).leader_id, purpose)
 

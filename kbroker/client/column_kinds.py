@@ -19,13 +19,13 @@ class Slices(NamedTuple):
 
 
 class ArrowArray(Protocol):
-    """An array of pyarrow, or of another library with Arrow's C data interface."""
+    """An array of pyarrow or any other library that implements Arrow's C data interface."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
 
 
 class ArrowChunks(Protocol):
-    """A chunked array of pyarrow, or of another library with Arrow's C stream interface."""
+    """A chunked array of pyarrow or any other library that implements Arrow's C stream interface."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 

@@ -137,7 +137,7 @@ cdef str checked_topic(topic):
 
 
 cdef class HeaderColumn:
-    """The headers of each row, encoded as in a record: their number, then names and values."""
+    """The headers of each row, encoded as in a record: the number of headers, then the name and the value of each."""
 
     def __cinit__(self, source):
         cdef tuple rows = tuple(source)

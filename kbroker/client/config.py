@@ -1,7 +1,7 @@
-"""The connection settings of a client, under Kafka's names, read from Java's properties.
+"""The connection settings of a client, with Kafka's names, read from a Java properties file or a mapping.
 
-Settings for other modules (`acks`, `linger.ms`, `auto.offset.reset` ...) are kept in `properties`. An unknown `sasl.`
-or `ssl.` name is rejected, because ignoring it could weaken the security that the user requests.
+Settings for other modules (`acks`, `linger.ms`, `auto.offset.reset` ...) are kept in `properties`. An unknown name that
+begins with `sasl.` or `ssl.` is rejected, because ignoring it could weaken the security.
 """
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ClientConfig:
     connections_max_idle_ms: int = 540_000
     """The idle time after which a connection is closed.
 
-    It is less than the ten minutes after which brokers close it.
+    It is shorter than the ten minutes after which brokers close idle connections.
     """
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -165,7 +165,7 @@ def read_client_file(file: Path) -> dict[str, str]:
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse `host:port,[::1]:9092` into pairs. Raise ConfigError for an address in another form."""
+    """Return (host, port) pairs from a text such as `host:9092,[::1]:9092`. Raise ConfigError for any other text."""
     addresses = []
     for part in filter(None, (part.strip() for part in text.split(','))):
         match = ADDRESS.fullmatch(part)

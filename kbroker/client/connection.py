@@ -160,7 +160,7 @@ class Connection:
         return pending is not None and pending() > 0
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, or -1 when closed."""
+        """Return the file descriptor of the socket, or -1 if the connection is closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:

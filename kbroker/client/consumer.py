@@ -209,9 +209,8 @@ class Consumer:
         return self._offsets_at(LATEST, partitions)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of the group. Partitions without a committed offset are missing.
-
-        Wait at most default.api.timeout.ms while an open transaction commits newer offsets.
+        """Return the committed offsets of the group. A partition without a committed offset is missing in the result.
+        While an open transaction commits newer offsets, wait for its end, at most default.api.timeout.ms.
         """
         self._use.check()
         partitions = partitions_of(partitions)

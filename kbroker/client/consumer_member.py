@@ -44,7 +44,7 @@ class ConsumerMember(EpochMember, GroupMember):
         self._considered: dict[bytes, list[int]] | None = None
         """The assignment for which `surrendered` was last called; None after the next `join`."""
         self._has_lost_place = False
-        """True if other members may have read the partitions since the last `join`."""
+        """True if other members may have read this member's partitions since the last `join`."""
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the group, or adopt the last assignment. Return the assigned partitions.
@@ -89,7 +89,7 @@ class ConsumerMember(EpochMember, GroupMember):
                 raise
 
     def _introduce(self) -> None:
-        """Send the whole subscription, because the member joins or has changed it."""
+        """Send a heartbeat with the whole subscription, because the member joins or the subscription has changed."""
         while True:
             is_new = self.generation_id < JOINING
             try:

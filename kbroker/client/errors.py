@@ -14,7 +14,7 @@ class ClientError(OSError):
 
 
 class PartitionOffline(KafkaError):
-    """A partition without a leader, although a broker with a replica of it runs.
+    """A partition has no leader, although a broker that has a replica is running.
 
     The log directory of that broker has failed, or files of the partition are damaged. A retry does not help.
     """

@@ -43,7 +43,7 @@ class ExclusiveUse:
     def claim(self) -> None:
         """Make the calling thread the owner if the client has none.
 
-        Raise RuntimeError if another thread is the owner.
+        Raise RuntimeError if a different thread is the owner.
         """
         if self.thread == REFUSED:
             raise RuntimeError(f'found {self._what} {self._refusal}')

@@ -78,7 +78,7 @@ class Fetcher:
             self._in_flight[connection] = _InFlight(wanted, deadline_ms)
 
     def receive(self, timeout_ms: int) -> list[FetchedPartition]:
-        """Return the answers that have arrived. If there is none, wait for the first answer, for at most `timeout_ms`.
+        """Return the answers that have arrived. If no answer has arrived, wait for one, for at most `timeout_ms`.
 
         The records of an answer are valid until the next call, which reuses their memory.
         """

@@ -94,7 +94,7 @@ class GroupMember(Membership):
             self.must_join, self.keeps_positions = True, False
 
     def leave_quietly(self) -> None:
-        """Leave the group, ignoring errors. If the coordinator does not answer, the session times out."""
+        """Leave the group, and ignore temporary errors. If the coordinator does not answer, the session times out."""
         try:
             self.leave()
         except (ClientError, OutOfTime):
@@ -138,7 +138,7 @@ class GroupMember(Membership):
         self._retrying(commit, 'OffsetCommit')
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets. Partitions without a committed offset are missing.
+        """Return the group's committed offsets. A partition without a committed offset is missing in the result.
 
         Raise KafkaError(UNSTABLE_OFFSET_COMMIT) while an open transaction commits newer offsets.
         """

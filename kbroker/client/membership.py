@@ -122,7 +122,7 @@ class EpochMember(Membership):
         return answer
 
     def _adopt(self, answer: Any) -> None:
-        """Adopt the epoch, the interval and the assignment of an answer."""
+        """Adopt the member epoch, the heartbeat interval and the assignment in the answer to a heartbeat."""
         self.generation_id = answer.member_epoch
         self._next_heartbeat_ms = self._clock.monotonic_ms() + answer.heartbeat_interval_ms
         self._must_report = self._is_in_doubt = False

@@ -39,7 +39,7 @@ UNSECURED = 'unsecuredLogin'
 
 
 class TokenSource(ABC):
-    """The origin of a client's bearer tokens."""
+    """A source of the bearer tokens with which a client logs in."""
 
     @abstractmethod
     def token(self, limit_ms: int = MOST_MS) -> str:

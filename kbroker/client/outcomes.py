@@ -149,7 +149,7 @@ class Outcomes:
         self.lost_numbers.difference_update(queues)
 
     def forget(self) -> None:
-        """Forget the failures of a transaction that is aborted."""
+        """Forget the failures of a transaction that is being aborted."""
         self.failure = None
         self.lost_numbers.clear()
 
@@ -170,7 +170,7 @@ class Outcomes:
         self.failure = self.failure or delivery.error
 
     def raise_reported(self) -> None:
-        """Raise the first error of `on_delivery` since the last call."""
+        """Raise the first error that `on_delivery` has raised since the last call of this method."""
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised

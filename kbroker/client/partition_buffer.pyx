@@ -161,7 +161,7 @@ cdef class PartitionBuffer:
             self.spares.keep(records)
 
     cpdef release(self):
-        """Drop the bytes of a finished batch. Later batches reuse its memory, unless a request still refers to it."""
+        """Drop the bytes of a finished batch. Later batches reuse their memory, unless a request still refers to it."""
         cdef bytearray batch = self.batch
         self.batch = None
         if self.spares is not None and batch is not None and Py_REFCNT(<PyObject *>batch) == 1:

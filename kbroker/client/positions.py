@@ -64,7 +64,9 @@ class Positions:
                 if offset is not None and partition not in self.paused}
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions after the records that the program has received."""
+        """Return {partition: offset}: for each partition, the offset after the records that the program has
+        received.
+        """
         found = {partition: OffsetAndMetadata(offset) for partition, offset in self.offsets.items()
                  if offset is not None}
         for waiting in reversed(self.waiting):

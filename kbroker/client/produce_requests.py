@@ -35,7 +35,7 @@ class InFlight:
 
 
 class ProduceRequests:
-    """The requests in flight, at most `max_in_flight` at each broker."""
+    """The Produce requests in flight, at most `max_in_flight` at each broker."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock):
         self._cluster = cluster
@@ -47,7 +47,7 @@ class ProduceRequests:
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time at which the oldest request times out."""
+        """The time at which the oldest request times out, in ms of the monotonic clock."""
         return min((requests[0].deadline_ms for requests in self._by_connection.values() if requests), default=None)
 
     @property

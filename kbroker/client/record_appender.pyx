@@ -164,7 +164,7 @@ cdef class RecordAppender:
         return False
 
     cdef int begin_rows(self, RowsToSend rows, TopicQueues known) except -1:
-        """Check the rows, and sort them by partition if they have keys."""
+        """Check the rows before the first row is added. Sort the rows by partition if they have keys."""
         cdef Py_ssize_t largest_bytes = RECORD_OVERHEAD_BYTES + rows.largest_bytes()
         self.check_size(largest_bytes)
         rows.room_bytes = max(largest_bytes, self.batch_bytes)

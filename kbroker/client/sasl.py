@@ -76,7 +76,7 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> Conversat
 
 
 def _challenge(fields: dict[str, str], nonce: str) -> tuple[str, bytes, int]:
-    """Return (combined nonce, salt, iterations) from the broker's first message."""
+    """Return the combined nonce, the salt and the number of iterations from the broker's first message."""
     if 'm' in fields:
         raise _failed('the broker asks for an extension of SCRAM that no client knows')
     server_nonce = fields.get('r', '')

@@ -180,7 +180,7 @@ class ShareConsumer:
         self._delivered.clear()
 
     def _send_fetches(self) -> None:
-        """Send a ShareFetch to each leader without a request in flight."""
+        """Send a ShareFetch to each leader that has no request of this consumer in flight."""
         wanted: dict[ShareSession, set[SharedPartition]] = {session: set() for session in self._sessions.values()}
         within = set(self._reach.within((at.topic, at.partition) for at in self._member.assignment))
         for at in self._member.assignment:

@@ -27,7 +27,7 @@ class AcknowledgeType(IntEnum):
     """Kafka's codes for the outcome of a record."""
 
     GAP = 0
-    """The outcome of an offset without a record."""
+    """The outcome for an offset that has no record."""
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3

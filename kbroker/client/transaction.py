@@ -1,4 +1,4 @@
-"""A transaction as a `with` block."""
+"""The class that makes a transaction of a `with` block."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -200,7 +200,7 @@ class TransactionManager:
         self._is_started = False
 
     def check_can_prepare(self) -> None:
-        """Raise IllegalProducerState unless a transaction of a producer with two-phase commit is open."""
+        """Raise IllegalProducerState unless the producer uses two-phase commit and has an open transaction."""
         if not self._settings.two_phase_commit:
             raise IllegalProducerState('found a producer without transaction.two.phase.commit.enable, expected true')
         self.lifecycle.check_can_send()
@@ -239,9 +239,9 @@ class TransactionManager:
                              'token')
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction before the first batch of each.
+        """Add partitions to the transaction, before their first batches are sent.
 
-        Raise TransactionError or FatalProducerError.
+        Raise TransactionError or FatalProducerError if the coordinator refuses.
         """
         self._is_started = self._is_started or self.is_version_2
         new = set(partitions) - self._partitions

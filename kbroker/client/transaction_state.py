@@ -105,11 +105,11 @@ def severity_at_partition(code: ErrorCode) -> Severity:
 
 
 class TransactionError(KafkaError):
-    """The transaction can only be aborted. After the abort, the producer may begin the next transaction."""
+    """An error after which the transaction can only be aborted. After the abort, the next transaction may begin."""
 
 
 class FatalProducerError(KafkaError):
-    """The producer is unusable and must be closed."""
+    """An error after which the producer is unusable and must be closed."""
 
 
 class ProducerFencedError(FatalProducerError):
@@ -194,7 +194,11 @@ class Lifecycle:
         return fatal_error(self._code(), f'the producer has failed for good: {self.error}')
 
     def check_can_send(self) -> None:
-        """Raise TransactionError after an abortable error, FatalProducerError after a fatal one."""
+        """Raise an error unless the producer may send records in its state.
+
+        Raise TransactionError after an abortable error, FatalProducerError after a fatal error, IllegalProducerState
+        outside a transaction.
+        """
         if self.state is _S.ABORTABLE_ERROR:
             raise TransactionError(self._code(), f'the transaction can only be aborted: {self.error}')
         if self.state is _S.FATAL_ERROR:
