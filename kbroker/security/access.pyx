@@ -19,7 +19,8 @@ cdef enum:
     # The bytes of memory of a stored decision, without the name: a slot of a dict. The Decision object itself is not
     # counted: it is shared, or belongs to an ACL.
     REMEMBERED_BYTES = 100
-    # Copying, measuring and logging this many characters of a name takes about as long as one element of long work.
+    # Copying, measuring and logging CHARACTERS_OF_AN_ELEMENT characters of a name takes about as long as one element of
+    # long work.
     CHARACTERS_OF_AN_ELEMENT = 1024
     MOST_BYTES = 64 * 1024 * 1024
     MOST_BYTES_OF_ONE = 8 * 1024 * 1024

@@ -83,7 +83,7 @@ class Audit:
                    resource=fields['resource'], rule=fields['rule'])
 
     def reopen(self) -> None:
-        """Continue in a new file, because the old file was renamed."""
+        """Continue the audit in a new file, because the old file was renamed."""
 
     def close(self) -> None:
         """Write the queued lines, and the line of the event `stopped`."""

@@ -64,7 +64,7 @@ class AuditFile:
         return self._queued_bytes - self._taken_bytes
 
     def put(self, line: str) -> None:
-        """Queue a line. If too many lines wait, drop the line, and count it as lost."""
+        """Queue a line. If the waiting lines exceed QUEUE_BYTES, drop the line, and count it as lost."""
         data = line.encode('utf-8', 'backslashreplace') + b'\n'
         if self.waiting_bytes + len(data) > QUEUE_BYTES:
             self._lost += 1

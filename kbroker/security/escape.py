@@ -12,7 +12,7 @@ MOST_OF_A_LINE = 16 * 1024
 
 
 def escaped(text: str) -> str:
-    """Return `text` with escapes (\\n, \\x1b, \\u202e) for all characters but visible ones and the ordinary blank.
+    """Return `text` with escapes such as \\n, \\x1b and \\u202e. Only visible characters and the ordinary blank remain.
 
     Control characters, marks of direction, invisible characters, line separators and surrogates are escaped.
     """

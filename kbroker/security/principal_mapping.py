@@ -14,7 +14,7 @@ from kbroker.security.distinguished_names import subject_text
 from kbroker.security.principal import USER, Principal
 
 LONGEST_SUBJECT = 4096
-"""The longest subject to match, in characters, because patterns may backtrack."""
+"""The longest accepted subject, in characters. It limits the time of patterns that backtrack."""
 
 _BEFORE_RULE = re.compile(r'[ \t\r\n\f\v,]*')
 _DEFAULT = re.compile(r'DEFAULT')

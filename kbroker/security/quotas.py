@@ -90,7 +90,7 @@ class Rate:
         self._last_ms[self._current] = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, int]:
-        """Return (rate, elapsed): the amount per second, and the milliseconds over which it was measured."""
+        """Return the amount per second, and the milliseconds over which this rate was measured."""
         window = self._window
         for number, last_ms in enumerate(self._last_ms):
             if now_ms - last_ms >= window.total_ms:

@@ -1,4 +1,4 @@
-"""The client at the other end of a connection, and the state of its login.
+"""The client at the other end of a connection, and the state of its login. The states are:
 
     UNIDENTIFIED    a TLS connection without SASL, whose first frame shows that the handshake is done
     UNKNOWN         only ApiVersions and SaslHandshake are served
