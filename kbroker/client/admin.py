@@ -102,7 +102,7 @@ class OffsetAndMetadata(NamedTuple):
 def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets to commit as OffsetAndMetadata.
 
-    Raise TypeError for an offset of another type than integer or OffsetAndMetadata, ValueError for one below 0.
+    Raise TypeError for an offset that is neither an integer nor an OffsetAndMetadata, ValueError for an offset below 0.
     """
     found = {}
     for at, given in by_partition(offsets, 'offset').items():
@@ -115,8 +115,9 @@ def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dic
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. -1 lets the broker choose the number. `assignments` maps each partition to its brokers, and
-    replaces both numbers.
+    """A topic to create. For a number of partitions or a replication factor of -1, the broker chooses the number.
+
+    `assignments` maps each partition to its brokers, and replaces both numbers.
     """
 
     name: str
@@ -247,8 +248,8 @@ class Admin(AdminRequests):
 
     def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
                          include_documentation: bool = False) -> dict[Resource, list[ConfigEntry] | KafkaError]:
-        """Return {resource: settings}. Each setting has its source and type. A KafkaError replaces settings that
-        failed.
+        """Return {resource: settings}. Each setting has its source and type. The value for a resource that failed is a
+        KafkaError.
         """
         request = messages.DescribeConfigsRequest
         found: dict[Resource, list[ConfigEntry] | KafkaError] = {}
@@ -339,7 +340,7 @@ class Admin(AdminRequests):
         return [(row.resource_type, row.resource_name) for row in answer.config_resources]
 
     def list_log_directories(self) -> list[str]:
-        """Return the paths of the log directories of all brokers, as the brokers' machines name them."""
+        """Return the paths of the log directories of all brokers. The paths are valid on the brokers' machines."""
         found = []
         for node_id, answer in self._ask_all(messages.DescribeLogDirsRequest(topics=[]), 'listing directories', 1):
             check(answer.error_code, f'listing directories of broker {node_id}')
@@ -544,7 +545,7 @@ class Admin(AdminRequests):
         return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
 
     def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
-        """Return the start offset of each partition that has one in the share group."""
+        """Return {partition: offset} for the partitions that have a start offset in the share group."""
         request = messages.DescribeShareGroupOffsetsRequest
         what = f'offsets of group {group_id!r}'
 

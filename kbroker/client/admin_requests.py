@@ -70,7 +70,7 @@ class AdminRequests:
     def cluster(self) -> Cluster:
         """Return the cluster with its connections.
 
-        Raise RuntimeError in another thread than the one that used them first, in a forked process, and after `close`.
+        Raise RuntimeError if a different thread has used them first, in a forked process, and after `close`.
         """
         if self._use is not None:
             self._use.check()

@@ -26,9 +26,7 @@ def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
 
 
 def names_of(given: Iterable[str], what: str) -> list[str]:
-    """Return names as a list. Raise TypeError for a single string, whose letters are no names, and for other elements
-    than strings.
-    """
+    """Return names as a list. Raise TypeError for a single string, and for an element that is not a string."""
     return list_of(given, what, str)
 
 
@@ -64,7 +62,7 @@ def by_partition(given: Mapping[tuple[str, int], T], what: str) -> dict[tuple[st
 
 
 def number_of(given: object, what: str) -> int:
-    """Return the argument as an int. Raise TypeError if it is not an integer; True and False are none."""
+    """Return the argument as an int. Raise TypeError if it is not an integer, or is True or False."""
     if isinstance(given, bool) or not hasattr(given, '__index__'):
         raise TypeError(f'found {type(given).__name__} as {what}, expected int')
     return operator.index(given)

@@ -20,7 +20,7 @@ from kbroker.client.time_limit import OutOfTime, TimeLimit
 LATE_MS = 500
 """The time for which a heartbeat is overdue when the thread sends it. A program that polls has sent it by then."""
 IDLE_MS = 1000
-"""The interval at which the thread checks whether a member without heartbeats needs them again."""
+"""The interval at which the thread checks a member that sends no heartbeats at present, for example after it left."""
 END_MS = 5000
 """The longest time for which `stop` waits for the end of a thread that no longer uses the member.
 

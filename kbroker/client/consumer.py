@@ -111,7 +111,7 @@ class Consumer:
             return member.metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, without the assignment by a group."""
+        """Read these partitions, which the program has chosen instead of a group."""
         self._check_use()
         chosen = partitions_of(partitions)
         self._positions.forget_waiting()

@@ -65,8 +65,8 @@ class ProduceRequests:
 
     def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
              transactions: TransactionManager) -> None:
-        """Send the batches in one request to the broker, the leader of their partitions. Raise ClientError for a
-        network failure.
+        """Send the batches in one request to the broker `node_id`, which is the leader of their partitions. Raise
+        ClientError for a network failure.
         """
         connection = self._cluster.node(node_id, self._purpose)
         max_version = LAST_VERSION

@@ -17,7 +17,7 @@ from kbroker.base.clock import Clock
 from kbroker.client.errors import AnswerTimeout
 
 OPENING_MS = 1000
-"""The time for which a call may open a connection, even if the time of the call is over."""
+"""The time that a call may always take to open a connection, even if its own time is over."""
 
 
 class OutOfTime(Exception):

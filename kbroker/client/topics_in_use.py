@@ -31,7 +31,7 @@ class TopicsInUse:
         return self._cluster.found_or_created(topic, self._settings.max_block_ms)
 
     def look_again(self) -> None:
-        """Make the next call of `refresh` fetch the metadata, even if it is not old."""
+        """Make the next call of `refresh` fetch the metadata, even if the present metadata is fresh."""
         self._metadata_due_ms = 0
 
     def refresh(self, appender: RecordAppender) -> None:

@@ -2,7 +2,7 @@
 
 With transaction.version 2, a transaction ends with EndTxn v5, which bumps the epoch. So a pair of producer id and epoch
 identifies one transaction. Until the transactional.id is initialized again, the coordinator answers a repeated EndTxn
-with this pair and the same decision as it answered the first.
+with this pair and the same decision like the first EndTxn.
 """
 from __future__ import annotations
 

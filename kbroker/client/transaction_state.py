@@ -61,8 +61,8 @@ class Severity(enum.Enum):
     ABORTABLE = enum.auto()
     """The transaction cannot be committed. After an abort, the next transaction may begin."""
     FATAL = enum.auto()
-    """The producer is unusable: a different producer has its transactional.id, or it cannot find out which batches were
-    written.
+    """The producer is unusable: a different producer has its transactional.id, or the producer cannot find out which of
+    its batches were written.
     """
 
 
@@ -113,8 +113,8 @@ class FatalProducerError(KafkaError):
 
 
 class ProducerFencedError(FatalProducerError):
-    """A newer producer has claimed the transactional.id, or the coordinator has aborted a transaction that timed
-    out.
+    """An error: a newer producer has claimed the transactional.id, or the coordinator has aborted a transaction that
+    timed out.
     """
 
 
