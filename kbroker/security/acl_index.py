@@ -34,7 +34,7 @@ Pattern = tuple[int, int, str]
 """A pattern of resources: (resource type, pattern type, name)."""
 
 MOST_ACL_BYTES = 256 * 1024 * 1024
-"""The largest memory of all ACLs. It suffices for some 150,000 ACLs."""
+"""The largest number of bytes that all ACLs together may use. It suffices for some 150,000 ACLs."""
 
 
 class Decision(NamedTuple):
