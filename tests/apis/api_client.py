@@ -64,7 +64,7 @@ class ApiClient:
         )
 
     def ask(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Send a request, run all long work and one more tick, and return the answer, which must have arrived by
+        """Send a request, run all long work and one more tick, and return the answer. Fail if it has not arrived by
         then."""
         asked = self.begin(api, version, **fields)
         while not asked.is_answered and len(self.broker.long_work):
@@ -74,7 +74,7 @@ class ApiClient:
         return asked.answer
 
     def settle(self) -> None:
-        """Run ticks until the broker has no work left that needs no timer."""
+        """Run ticks until all work of the broker is done, except work that waits for a timer."""
         self.broker.turn()
         while len(self.broker.long_work):
             self.broker.turn()
@@ -99,14 +99,16 @@ class ApiClient:
     def change(
         self, resource_type: int, name: str, *changes: tuple[str, int, str | None], version: int = 1, **options: Any
     ) -> Any:
-        """Send changes of one resource, (config, operation, value). Return its part of the answer."""
+        """Change configs of one resource. Each change is (config, operation, value). Return the resource's part of the
+        answer."""
         configs = [{'name': key, 'config_operation': operation, 'value': value} for key, operation, value in changes]
         resource = {'resource_type': resource_type, 'resource_name': name, 'configs': configs}
         (answer,) = self.ask('IncrementalAlterConfigs', version, resources=[resource], **options).responses
         return answer
 
     def alter(self, resource_type: int, name: str, **configs: str | None) -> int:
-        """Set configs, whose names have _ instead of dots. Delete those whose value is None. Return the error code."""
+        """Set configs, and delete each config whose value is None. The names have _ instead of dots. Return the error
+        code."""
         changes = ((key.replace('_', '.'), int(value is None), value) for key, value in configs.items())
         code: int = self.change(resource_type, name, *changes).error_code
         return code
@@ -136,7 +138,7 @@ class ApiClient:
         )
 
     def produce(self, records: bytes | None, version: int = 12, **options: Any) -> Any:
-        """Produce to one partition, and return its part of the answer."""
+        """Produce to one partition, and return the answer for this partition."""
         return self.begin_produce(records, version, **options).answer.responses[0].partition_responses[0]
 
     def begin_fetch(
@@ -178,7 +180,7 @@ class ApiClient:
         )
 
     def fetch(self, version: int = 12, **options: Any) -> Any:
-        """Fetch from one partition, and return its part of the answer."""
+        """Fetch from one partition, and return the answer for this partition."""
         return self.begin_fetch(version, **options).answer.responses[0].partitions[0]
 
     def list_offset(self, timestamp: int, version: int = 9, *, topic: str = 'orders', isolation_level: int = 0) -> Any:
@@ -204,7 +206,8 @@ class TransactionalClient(ApiClient):
         self.ask('FindCoordinator', coordinator_keys=[transactional_id], key_type=1)
         answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            # The broker is aborting the transaction of the id's previous producer. That abort ends within the tick.
+            # The broker first aborts the open transaction of the id's previous producer. The abort ends within the
+            # tick.
             answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         assert answer.error_code == 0
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch

@@ -53,7 +53,7 @@ def producer(node, client):
 
 @pytest.fixture
 def member(node, client):
-    """Return a member of a share group whose only share partition, of `orders`, begins at offset 0."""
+    """Return a member of a share group. The group reads the one partition of `orders`, from offset 0."""
     member = ShareClient(node, node.topics.topic('orders').topic_id)
     member.initialize()
     return member

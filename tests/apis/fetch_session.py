@@ -1,4 +1,4 @@
-"""The client's side of a fetch session with a broker in the process."""
+"""The client's side of a fetch session with an in-process broker."""
 from api_client import values_of
 
 from kbroker.protocol.messages import FetchRequest
@@ -36,7 +36,7 @@ class Session:
         return self.client.broker.answer_to(self.connection, self.request, self.version)
 
     def ask(self, offsets=(), **options):
-        """Fetch. Return the values by partition, in the order of the answer."""
+        """Fetch in the session. Return {partition: values}, in the order of the answer."""
         answer = self.begin(offsets, **options).answer
         assert answer.error_code == 0, answer.error_code
         if self.session_id == 0:

@@ -1,4 +1,5 @@
-"""A broker whose tables have later versions of Produce, Fetch and EndTxn, with new fields. `run_alone` calls this.
+"""A broker whose message tables have new versions of Produce, Fetch and EndTxn, with fields that do not exist in Kafka.
+`run_alone` calls this.
 
 It changes the tables before a module reads them. No handler is changed.
 """
@@ -17,7 +18,7 @@ LATER = {
     'api 26 EndTxn  versions 0-5': 'api 26 EndTxn  versions 0-6',
 }
 NEW_FIELDS: dict[str, Sequence[tuple[str, str]]] = {
-    # The request; the field that the new one precedes, or '' for the end; the new lines.
+    # Maps each request to its additions: (the field before which the lines are inserted, or '' for the end; the lines).
     'api 0 Produce': (
         ('  acks ', '  priority  int8  14+\n  labels  []Label  14+\n    key  string  14+\n    value  bytes?  14+\n'),
         ('    partition_data ', '    tenant  string?  14+  = null\n    trace  uuid  14+  tag 3\n'),
@@ -38,7 +39,7 @@ NEW_FIELDS: dict[str, Sequence[tuple[str, str]]] = {
 
 
 def change_tables(directory: pathlib.Path) -> None:
-    """Copy the tables, and let the later versions have their fields there."""
+    """Copy the tables, add the new versions and their fields to the copy, and let the protocol room use the copy."""
     tables = directory / 'tables'
     shutil.copytree(schema.TABLES, tables)
     for path in tables.glob('*.txt'):
@@ -61,7 +62,7 @@ def with_new_fields(api: str) -> str:
 
 
 def later_versions_are_served(directory: pathlib.Path) -> None:
-    """Write, commit and fetch a record with requests of the later versions, which have every new field."""
+    """Write, commit and fetch a record with requests of the new versions, in which each new field is set."""
     assert 'kbroker.protocol.messages' not in sys.modules
     change_tables(directory)
     sys.path.append(str(pathlib.Path(__file__).parent))

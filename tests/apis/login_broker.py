@@ -1,4 +1,4 @@
-"""A broker in the process whose clients log in, and an audit whose lines a test can read."""
+"""An in-process broker whose clients log in, and an audit whose lines a test can read."""
 from __future__ import annotations
 
 import contextlib
@@ -32,7 +32,7 @@ def login_broker(directory: pathlib.Path, settings: Mapping[str, str], submit: A
 
 
 class AuditLines:
-    """The sink of an audit: it keeps the lines in `texts`."""
+    """The sink of an audit, which appends each line to `texts`."""
 
     waiting_bytes = 0
 

@@ -11,7 +11,7 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class ShareClient(ApiClient):
-    """One member on one connection. `epoch` is the session epoch that its next request sends."""
+    """One member of a share group on one connection. `epoch` is the session epoch in its next request."""
 
     def __init__(self, broker: Any, topic_id: bytes, member_id: str = 'm1', group_id: str = 'g1', partitions: int = 1):
         super().__init__(broker)
@@ -58,11 +58,11 @@ class ShareClient(ApiClient):
             self.epoch += 1
 
     def acquired(self, **options: Any) -> list[tuple[int, int, int]]:
-        """Fetch, and return the acquired ranges of partition 0."""
+        """Fetch. Return the acquired ranges of partition 0, each as (first offset, last offset, delivery count)."""
         return ranges(self.fetch_shares(**options))
 
     def acknowledge(self, *batches: Any, epoch: int | None = None, version: int = 2, **fields: Any) -> Any:
-        """Acknowledge batches of (partition, first offset, last offset, types...) and return the answer."""
+        """Acknowledge batches, each given as (partition, first offset, last offset, types...). Return the answer."""
         said: dict[int, list[Any]] = {}
         for partition, first, last, *types in batches:
             said.setdefault(partition, []).append(batch(first, last, types))
@@ -93,7 +93,7 @@ def batch(first: int, last: int, types: Any) -> dict[str, Any]:
 
 
 def ranges(answer: Any) -> list[tuple[int, int, int]]:
-    """Return the acquired ranges of partition 0: (first offset, last offset, delivery count)."""
+    """Return the acquired ranges of partition 0, each as (first offset, last offset, delivery count)."""
     assert answer.error_code == 0, answer
     return [(acquired.first_offset, acquired.last_offset, acquired.delivery_count)
             for topic in answer.responses for partition in topic.partitions if partition.partition_index == 0

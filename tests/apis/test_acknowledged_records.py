@@ -1,8 +1,9 @@
 """A reader sees each record that was acknowledged before its request, and no record that is not on the disk.
 
 With acks=1 the broker answers a producer before the sync. In Apache Kafka, a client that then asks for the latest
-offset, or deletes all records, finds the record. In kbroker, that request therefore waits for the sync. Before it did,
-readers got an older offset for 2 to 6 ms in all of 30 tries, and DeleteRecords returned OFFSET_OUT_OF_RANGE.
+offset, or deletes all records, finds the record. In kbroker, such a request therefore waits for the sync. When it did
+not wait yet, readers got an older offset for 2 to 6 ms in each of 30 tries, and DeleteRecords returned
+OFFSET_OUT_OF_RANGE.
 
 Covers promise 3 of docs/design.md.
 """
@@ -44,7 +45,7 @@ def begin_delete(client, offset, timeout_ms=1000):
 
 
 def answer_of(parked):
-    """Return the answer for the one partition of the request; fail if it has not arrived."""
+    """Return the answer for the one partition of the request. Fail if the answer has not arrived."""
     (partition,) = parked.answer.topics[0].partitions
     return partition
 
@@ -107,8 +108,8 @@ def test_a_time_finds_a_record_once_the_disk_has_it(client, held, acks):
 
 
 def test_the_greatest_timestamp_is_found_while_producers_write(client, held):
-    """The newest record has the greatest timestamp, and a sync is nearly always in progress. It once was never
-    found."""
+    """The newest record has the greatest timestamp, and while producers write, a sync is nearly always in progress. The
+    broker once never found this record."""
     client.broker.clock.advance(10)
     client.begin_produce(client.batch())
     asked = begin_list(client, MAX_TIMESTAMP)

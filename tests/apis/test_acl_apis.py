@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: filters, validation, rights, bounds, and ACLs over a restart."""
+"""DescribeAcls, CreateAcls and DeleteAcls: filters, validation, rights and bounds. ACLs are kept over a restart."""
 import uuid
 from types import SimpleNamespace
 
@@ -64,14 +64,14 @@ def admin(node):
 
 
 def create(client, *creations, version=None):
-    """Create ACLs. Each creation lists the fields in which it differs from READ_ORDERS. Return the error codes."""
+    """Create ACLs. Each creation gives the fields in which the ACL differs from READ_ORDERS. Return the error codes."""
     results = client.ask('CreateAcls', version, creations=[READ_ORDERS | creation for creation in creations]).results
     assert all(bool(result.error_message) == bool(result.error_code) for result in results)
     return [result.error_code for result in results]
 
 
 def described(client, version=None, **wanted):
-    """Return the matching ACLs as tuples, or the error code."""
+    """Return the ACLs that match the fields `wanted`, as tuples. If the request fails, return its error code."""
     answer = client.ask('DescribeAcls', version, **EVERYTHING | wanted)
     if answer.error_code:
         return answer.error_code
@@ -80,8 +80,8 @@ def described(client, version=None, **wanted):
 
 
 def delete(client, *filters):
-    """Delete by filters, each given by the fields in which it differs from EVERYTHING. Return for each filter the
-    resource names of the deleted ACLs, or the error code."""
+    """Delete the ACLs that match filters. Each filter gives the fields in which it differs from EVERYTHING. Return for
+    each filter the resource names of the deleted ACLs, or the error code."""
     results = client.ask('DeleteAcls', filters=[EVERYTHING | wanted for wanted in filters]).filter_results
     return [result.error_code or sorted(acl.resource_name for acl in result.matching_acls) for result in results]
 
@@ -250,7 +250,7 @@ def test_ten_thousand_acls_are_one_batch_and_more_are_refused_as_a_whole(node, a
 
 @pytest.fixture
 def stepwise(node):
-    """Replace the node's long work by one that the test runs step by step."""
+    """Replace the broker's `long_work` by an object that the test runs step by step."""
     node.long_work = node.acls._long_work = StepwiseWork(node.timers)
     return node.long_work
 
@@ -268,7 +268,7 @@ def test_no_part_of_a_long_request_is_long(stepwise, admin):
 
 
 def test_the_memory_of_acls_is_bounded(admin, monkeypatch):
-    """With one emoji in a name, Python takes four bytes for each of its characters, and keeps the UTF-8 form as
+    """One emoji in a name makes Python use four bytes for each character of the name, and keep the UTF-8 form as
     well."""
     monkeypatch.setattr('kbroker.apis.create_acls.MOST_ACL_BYTES', 220_000)
     codes = [create(admin, {'resource_name': f'{number}' * 10_000 + '\U0001f600'})[0] for number in range(8)]
@@ -289,8 +289,8 @@ def test_the_ledger_has_what_access_control_holds(node, admin):
 
 
 def test_a_change_in_parts_gives_no_right_in_between(node, stepwise, admin, monkeypatch):
-    """One request creates or deletes a permission and a denial. At no moment does alice have a right that both states
-    deny her."""
+    """One request creates or deletes both a permission and a denial. Alice has the right neither before nor after, and
+    must not have it in between."""
     monkeypatch.setattr(access_control, 'Pace', lambda: SimpleNamespace(spend=lambda: True))
     access = node.authorizer.access_of(ALICE, HERE)
     seen = set()

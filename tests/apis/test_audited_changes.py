@@ -21,8 +21,8 @@ def broker(node):
 
 @pytest.fixture
 def ask(broker):
-    """Return a function that sends a request as alice, and returns the answer and the lines that it left in the
-    audit."""
+    """Return a function that sends a request as alice, and returns the answer and the lines that the request left in
+    the audit."""
     connection = broker.connect(Session(Principal('User', 'alice')))
 
     def ask(api, version=None, **fields):

@@ -1,4 +1,5 @@
-"""Each API checks the rights of its client. Each request is sent with all rights, without rights, and with some rights.
+"""Each API checks the rights of its client: each request is sent by clients with all rights, without rights, and with
+some rights.
 
 Covers KIP-679.
 """
@@ -145,10 +146,10 @@ DENIED = {
     'sync-group': G, 'txn-offset-commit': X,
     'unsound-broker-configs': C, 'write-txn-markers': C,
 }
-"""The error codes in the answers to a client without rights. In all other cases, the answer omits what the client may
-not see."""
+"""Maps each case to the error codes in the answer to a client without rights. In a case that is not listed, the answer
+omits what the client may not see."""
 SILENT = {'describe-log-dirs': 3, 'elect-leaders': 0, 'elect-all-leaders': 1}
-"""For cases whose older answers cannot report a denial, the first version that can."""
+"""Maps each case whose oldest versions cannot report a denial to the first version that can."""
 
 
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case.name)

@@ -27,10 +27,10 @@ VERSION = 12
 
 
 class Bursts:
-    """A broker with a topic `orders` and peers that send requests to it over sockets.
+    """A broker with a topic `orders`, and peers that send requests to the broker over sockets.
 
-    `send` sends all requests from the first peer, at once or one by one. `send_from_each` sends each request from
-    another peer in one tick.
+    `send` sends all requests from the first peer, at once or one by one. `send_from_each` sends one request from each
+    peer, all in one tick.
     """
 
     def __init__(self, directory, durability='page-cache', fs=None, peers=1):
@@ -56,7 +56,8 @@ class Bursts:
         self.node.__exit__(None, None, None)
 
     def send(self, requests, *, at_once=True):
-        """Send the requests from one peer. Return the answers in order. A request without an answer has no entry."""
+        """Send the requests from one peer. Return the answers in the order of the requests, without entries for
+        unanswered requests."""
         frames = [frame(frame_of(request, VERSION, correlation_id=number)) for number, request in enumerate(requests)]
         received = bytearray()
         for data in [b''.join(frames)] if at_once else frames:
@@ -65,7 +66,7 @@ class Bursts:
         return split(received)
 
     def send_from_each(self, requests):
-        """Send each request from another peer. Return the answers."""
+        """Send one request from each peer. Return the answers."""
         for number, (peer, request) in enumerate(zip(self.peers, requests, strict=True)):
             peer.socket.send(frame(frame_of(request, VERSION, correlation_id=number)))
         return [reply for peer in self.peers for reply in split(peer.receive())]
@@ -76,7 +77,7 @@ class Bursts:
         assert produced(requests, self.send(requests)) == [(0, 0), (0, 1)]
 
     def files(self):
-        """Return the content of the topic's logs by path."""
+        """Return {path: content} of the topic's log files."""
         return {path: (self.directory / path).read_bytes() for path in
                 sorted(path.relative_to(self.directory) for path in self.directory.glob('orders-*/*.log'))}
 
@@ -111,7 +112,7 @@ def fetch(partition=0):
 
 
 def produced(requests, replies):
-    """Return (error code, base offset) of each reply."""
+    """Return (error code, base offset) from each reply."""
     parts = [read_answer(request, VERSION, reply).responses[0].partition_responses[0]
              for request, reply in zip(requests, replies, strict=True)]
     return [(part.error_code, part.base_offset) for part in parts]
@@ -177,7 +178,8 @@ def test_appends_of_a_burst_to_a_partition_are_one_write(tmp_path):
 
 
 def test_a_long_burst_is_written_from_where_it_lies(tmp_path):
-    """The bytes of the burst do not fit the arena. The broker overwrites them when it reads the next connection."""
+    """The burst is larger than the arena, so the broker writes its bytes from the receive buffer. The next connection
+    that the broker reads overwrites this buffer."""
     fs = CountedWrites()
     with Bursts(tmp_path, fs=fs, peers=2) as bursts:
         bursts.make_busy()
@@ -210,8 +212,8 @@ def test_appends_of_several_connections_to_a_partition_are_one_write(tmp_path, d
 
 
 def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
-    """The partition writes a lone append at once: to gather it would be a copy without a gain. After a tick with
-    several appends, it gathers the appends of a tick."""
+    """The partition writes a lone append at once, because gathering it would only add a copy. After a tick with several
+    appends, the partition gathers the appends of each tick."""
     with Bursts(tmp_path) as bursts:
         for offset in range(3):
             bursts.peer.socket.send(frame(frame_of(produce(bursts.node, b'a'), VERSION)))
@@ -221,7 +223,7 @@ def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
 
 
 def test_what_is_gathered_can_be_read_in_the_same_turn_up_to_what_was_written_before(tmp_path):
-    """The fetch looks for its last batch by the batch headers, and some of these are not in the file yet."""
+    """The fetch finds its last batch by reading batch headers. Some of these headers are not in the file yet."""
     with Bursts(tmp_path, peers=81) as bursts:
         bursts.make_busy()
         requests = [*[produce(bursts.node, b'a') for _ in range(80)], fetch()]

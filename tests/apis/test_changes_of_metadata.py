@@ -158,7 +158,7 @@ def test_a_power_cut_while_a_change_waits_leaves_all_of_it_or_nothing(tmp_path, 
 
 
 def test_producer_ids_do_not_wait_for_the_disk_when_a_block_is_used_up(node, client, disk):
-    """The broker starts to allocate the next block when a hundred ids are left."""
+    """When a hundred ids of a block are left, the broker starts to allocate the next block."""
     request = build('InitProducerIdRequest', transactional_id=None, transaction_timeout_ms=1000)
     assert [node.ask(request, 4).producer_id for _ in range(900)] == list(range(900))
     disk.is_held = True

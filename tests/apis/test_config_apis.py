@@ -1,5 +1,5 @@
-"""The APIs for configs: descriptions with sources and synonyms, changes of all or single configs, and their immediate
-effect."""
+"""The APIs for configs: descriptions with sources and synonyms, and changes of all or single configs, which take effect
+immediately."""
 
 import pytest
 from api_client import values_of
@@ -41,7 +41,7 @@ def test_a_topic_is_described_with_what_is_set_and_what_is_not(client, version):
 
 
 def test_an_empty_list_of_keys_means_all(client):
-    """Apache Kafka returns all configs, too. kbroker once returned no config."""
+    """As in Apache Kafka, the answer has all configs. kbroker once returned none."""
     answer = client.ask(
         'DescribeConfigs', resources=[{'resource_type': TOPIC, 'resource_name': 'orders', 'configuration_keys': []}]
     )

@@ -73,7 +73,7 @@ def test_a_handler_sees_the_client():
 
 @pytest.mark.parametrize('name', ['x' * 1024, 'x' * 1025, 'x' * 30_000 + '\U0001f600'])
 def test_a_long_client_id_is_kept_as_its_bytes(name):
-    """A string with an emoji would take four times as much memory for as long as the request waits."""
+    """As a Python string, a name with an emoji would take four times as much memory while the request waits."""
     seen = []
     dispatch(heartbeat(client_id=len(name.encode()).to_bytes(2, 'big') + name.encode()),
              lambda request, _: seen.append(request))
@@ -134,8 +134,8 @@ def test_a_kafka_error_becomes_the_error_code_of_the_answer():
 
 def test_bytes_behind_a_request_are_ignored():
     # librdkafka reserves four bytes for the number of topics of a Metadata request, and shrinks them to a varint once
-    # it knows the number. If it asks for all topics, it does not shrink them, and the request ends three bytes before
-    # the frame. When kbroker refused these requests, list_topics() and regular expressions in subscribe() failed.
+    # it knows the number. In a request for all topics, it does not shrink them, so that the frame is three bytes longer
+    # than the request. If kbroker refuses such a request, list_topics() and regular expressions in subscribe() fail.
     connection = dispatch(memoryview(bytes(heartbeat()) + b'\0\0\0'), respond)
     assert connection.replies and not connection.closed
 

@@ -1,4 +1,4 @@
-"""Fetch: the returned batches, and waiting requests and their wake-ups."""
+"""Fetch: which batches it returns, when it waits, and what wakes it up."""
 
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
@@ -259,7 +259,8 @@ def test_two_producers_on_a_partition_are_distinguished(client, producer, node):
 
 
 def begin_fetch_of(client, *places, version=12, **options):
-    """Begin a fetch from each (topic, partition, offset) of `places`. It waits for records for up to a minute."""
+    """Begin one fetch of all `places`, each a (topic, partition, offset). The fetch waits for records for up to a
+    minute."""
     topics = [
         {'topic': topic, 'partitions': [{'partition': index, 'fetch_offset': offset, 'partition_max_bytes': 1 << 20}]}
         for topic, index, offset in places

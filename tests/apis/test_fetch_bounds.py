@@ -1,4 +1,4 @@
-"""Fetches of very many partitions are served in parts, and sessions take a bounded amount of memory."""
+"""The broker serves a fetch of very many partitions in parts. The memory of fetch sessions is bounded."""
 import gc
 import time
 
@@ -85,7 +85,7 @@ def test_a_session_keeps_a_few_partitions_that_do_not_exist_and_no_more(many):
 
 
 def test_no_session_keeps_a_name_that_no_topic_can_have(many):
-    """When a session kept them, a hundred long names took 3 MB, and a thousand sessions 3 GB."""
+    """A session once kept such names. A hundred of them took 3 MB, so a thousand sessions took 3 GB."""
     long = many.broker.ask(fetch_of([0], 'n' * 250), VERSION)
     assert (long.session_id, listed(long)) == (0, {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     possible = many.broker.ask(fetch_of([0], 'n' * 249), VERSION)
@@ -125,7 +125,8 @@ def test_a_partition_that_moves_while_others_are_looked_at_ends_the_wait(many, v
             yield
         partition.append_batch(bytearray(many.batch(b'a')))
 
-    # The first 16 of 48 parts adopt the partitions of the request, the next 16 read them, and the last 16 wait.
+    # The fetch takes 48 parts: 16 that adopt the partitions of the request, then 16 that read them, then 16 that
+    # register a wait.
     for parts in range(1, 60, 6):
         connection = broker.connect()
         request = fetch_of(set(range(MANY)) - moved, max_wait_ms=500)

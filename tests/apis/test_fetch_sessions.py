@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: their state, omitted partitions, and refused requests."""
+"""Incremental fetch sessions: their state, the partitions that an answer omits, and refused requests."""
 import gc
 
 import pytest

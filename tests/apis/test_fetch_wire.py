@@ -13,7 +13,8 @@ VERSIONS = range(4, 19)
 
 
 def as_judged(data, version):
-    """Decode a request with the generic codec. Return it in the form of the hand-written reader."""
+    """Decode a request with the generic codec. Return the fields in the form in which the hand-written reader returns
+    them."""
     request, _ = decode_prefix(FetchRequest, data, version)
     has_ids = version >= 13
     fields = (request.replica_state.replica_id if version >= 15 else request.replica_id, request.max_wait_ms,
@@ -64,7 +65,8 @@ def test_every_byte_that_is_missing_is_missed(version):
 
 @pytest.fixture
 def rich(client, producer):
-    """A client, and a topic with aborted transactions, an open one, an ended leader epoch, and empty partitions."""
+    """Return a client, after a topic was created with aborted transactions, an open transaction, an ended leader epoch,
+    and an empty partition."""
     client.create_topic('wide', 3)
     for committed in (False, True, False):
         producer.produce(producer.batch(b'value'), topic='wide')

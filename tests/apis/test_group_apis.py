@@ -48,8 +48,8 @@ LAST_VERSION_THAT_VERIFIES = 4
 
 
 class Transactions(TransactionCoordinator):
-    """A coordinator that records the requests. It verifies every partition, or refuses each with `error` if the test
-    sets that."""
+    """A transaction coordinator that records its requests. It confirms every partition, or refuses each with `error` if
+    the test has set `error`."""
 
     def __init__(self, world):
         super().__init__(
@@ -69,7 +69,7 @@ class Transactions(TransactionCoordinator):
 
 
 class AskedOnce(InProcessConnection):
-    """A connection for one request. `came` holds the answer once it has arrived."""
+    """A connection for one request. `came` is a list, which holds the answer once it has arrived."""
 
     def __init__(self, request, version):
         super().__init__(1)
@@ -236,7 +236,7 @@ def test_offsets_are_committed_and_fetched_in_every_version(wire, version):
 
 
 def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
-    """Return (offset, error code) by (topic, partition)."""
+    """Return {(topic, partition): (committed offset, error code)}."""
     topics = None if partitions is None else [
         {**wire.name(name, version), 'partition_indexes': indexes} for name, indexes in partitions.items()
     ]

@@ -1,4 +1,4 @@
-"""The short way of heartbeats that change nothing. Its answers equal those of the whole way."""
+"""Heartbeats that change nothing have a short code path. Its answers equal those of the complete code path."""
 import itertools
 from functools import partial
 
@@ -28,7 +28,7 @@ WHOLE = {
         (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat),
         (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat))
 }
-"""The APIs of heartbeats, each without the short way."""
+"""The APIs of heartbeats by their key. None of them has the short code path."""
 REQUESTS = {'consumer': 'ConsumerGroupHeartbeatRequest', 'share': 'ShareGroupHeartbeatRequest',
             'streams': 'StreamsGroupHeartbeatRequest'}
 VERSIONS = {'consumer': 1, 'share': 1, 'streams': 0}
@@ -43,7 +43,7 @@ class WithoutShortWay(InProcessBroker):
 
 
 class Side:
-    """A broker with one group of an example. Its topics are named by numbers, so that two brokers can be compared."""
+    """A broker with one group. The tests compare two such brokers, so numbers replace the names and ids of topics."""
 
     def __init__(self, broker):
         self.client = ApiClient(broker)
@@ -58,7 +58,7 @@ class Side:
         self.names[self.client.create_topic(f'{self.prefix}-{number}', 2)] = number
 
     def act(self, action, member, number):
-        """Do one action. Return what the client sees of it."""
+        """Do one action. Return its result as the client sees it, such as an answer or an error code."""
         if action == 'wait':
             return self.client.broker.clock.advance([1, 400, 5_000, 44_000, 46_000][number])
         if action == 'create':
@@ -75,7 +75,8 @@ class Side:
         return self.heartbeat(member, client_id, **self.fields_of(action, member, number))
 
     def fields_of(self, action, member, number):
-        """Return the fields of a heartbeat. The numbers 3 and 4 give it more fields than the others."""
+        """Return the fields of a heartbeat. `number` selects among its variants; with 3 and 4, it has additional
+        fields."""
         epoch = self.epochs.get(member, 0)
         names = [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']
         fields = {'member_epoch': {'join': 0, 'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
@@ -176,7 +177,7 @@ def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kin
 
 @pytest.fixture(params=list(REQUESTS))
 def idle(request, tmp_path):
-    """Return a side on a broker of its own, with the settled member 0."""
+    """Return a Side on a new broker. Its member 0 has joined the group, and needs no further change."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
         side.begin(request.param, 'g')

@@ -1,4 +1,4 @@
-"""The broker describes a group of many members in short parts, also if most members have no assignment."""
+"""The broker describes a group of many members in short parts, even if most members have no assignment."""
 import pytest
 from api_client import ApiClient
 from support.worlds.stepwise_work import StepwiseWork

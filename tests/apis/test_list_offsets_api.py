@@ -37,7 +37,8 @@ def test_a_special_timestamp_is_known_from_its_version_on(client, timestamp, sin
 @pytest.mark.parametrize('topic', ['orders', 'absent'])
 @pytest.mark.parametrize('timestamp', [-7, -100])
 def test_other_negative_timestamps_are_not_known(client, timestamp, topic):
-    """An absent topic gets the same answer, as in Apache Kafka. kbroker once answered that the topic is unknown."""
+    """As in Apache Kafka, a topic that does not exist gets the same answer as an existing one. kbroker once answered
+    that the topic is unknown."""
     assert client.list_offset(timestamp, 11, topic=topic).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -80,7 +81,7 @@ def test_the_disk_decides_what_is_latest(client, disk):
 
 
 def test_a_partition_named_twice_is_answered_once(client):
-    """Apache Kafka does the same. kbroker once answered each mention."""
+    """Apache Kafka also answers once. kbroker once had an answer for each mention."""
     partitions = [{'partition_index': 0, 'timestamp': timestamp} for timestamp in (LATEST, EARLIEST)]
     answer = client.ask('ListOffsets', 9, replica_id=-1, topics=[{'name': 'orders', 'partitions': partitions}])
     (partition,) = answer.topics[0].partitions

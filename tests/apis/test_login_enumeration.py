@@ -1,4 +1,4 @@
-"""A broker's answers to a failed login, and the work for these answers, do not show whether the user exists.
+"""Neither the broker's answers to a failed login nor its work for these answers show whether the user exists.
 
 Wall time is too noisy for a test, so the work is counted: the lines of the broker that Python executes from the frame
 to the answer. `tests/security/test_enumeration` counts the calls of hash functions within the mechanisms.
@@ -20,7 +20,7 @@ from kbroker.protocol import messages
 BROKER = str(pathlib.Path(kbroker.__file__).parent)
 CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
 KNOWN, UNKNOWN = 'alice', 'malio'
-"""The names have the same length, because the answers contain the name and so show its length."""
+"""The names have the same length. Otherwise the answers would differ in length, because they contain the name."""
 DELAY_MS = 100
 
 
@@ -51,7 +51,7 @@ class Watch:
         self.lines = Counter()
 
         def trace(frame, event, _):
-            # `_base36` is left out: it takes as many steps as its random number has digits.
+            # `_base36` is not counted: it takes as many steps as its random number has digits.
             if frame.f_code.co_filename.startswith(BROKER) and frame.f_code.co_name != '_base36':
                 self.lines[frame.f_code.co_filename, frame.f_lineno, event] += 1
             return trace

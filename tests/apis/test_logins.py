@@ -148,7 +148,8 @@ def test_another_request_among_the_tokens_is_answered_in_its_own_form(client, re
 
 
 def test_any_request_among_the_tokens_ends_the_login_and_no_more(broker):
-    """Each API has an answer to a request that failed as a whole, or closes the connection."""
+    """A request during the login fails as a whole. Depending on the API, it gets an answer or its connection is
+    closed."""
     for api in served_apis():
         for version in range(api.min_version, api.max_version + 1):
             if api.key == ApiKey.SASL_AUTHENTICATE:

@@ -1,4 +1,5 @@
-"""Requests that name many resources, or one many times: the answer has each once, is built in parts and has a bound."""
+"""Requests that name many resources, or one resource many times. The answer has each resource once, is built in parts,
+and has a bound."""
 import time
 
 import pytest
@@ -136,7 +137,7 @@ def test_a_long_answer_is_made_in_parts_between_which_others_are_served(client, 
         before_s = time.thread_time()
         broker.long_work.run_slice()
         slices_s.append(time.thread_time() - before_s)
-    # The last slice is not judged, because it encodes the answer.
+    # The last slice has no limit here, because it encodes the answer.
     assert_within(max(slices_s[:-1], default=0), SLICE_S)
     assert broker.answer_to(connection, request, version) is not None
 

@@ -43,7 +43,8 @@ def log_end_offset(client):
 
 
 def run(client, connection):
-    """Run the long work part by part until the broker answers the commit. Return the log end offset after each part."""
+    """Run the long work part by part until the broker answers the commit. Return the log end offset of the group's log
+    after each part."""
     ends = [log_end_offset(client)]
     for _ in range(1000):
         if connection.replies:

@@ -35,7 +35,8 @@ def code_after(worker, node, parked):
 
 
 def produce_to(client, partitions, records, version=12, **fields):
-    """Produce the same batch to (topic, partition) pairs, in one request. Return [(topic, [partition answer])]."""
+    """Produce the same batch to each (topic, partition) of `partitions`, in one request. Return [(topic, [answer for a
+    partition])]."""
     topic_data = []
     for topic, partition in partitions:
         if not topic_data or topic_data[-1]['name'] != topic:
@@ -252,7 +253,8 @@ def test_a_transaction_over_many_partitions_is_served_in_slices(node, producer, 
 
 
 def test_of_several_batches_for_a_partition_the_last_counts(client):
-    """Apache Kafka 4.3 collects the batches in a map by partition. kbroker once appended and answered each batch."""
+    """Apache Kafka 4.3 collects the batches in a map, in which a batch replaces an earlier one for the same partition.
+    kbroker once appended and answered each batch."""
     client.create_topic('wide', 2)
     batches = [(0, client.batch(b'a')), (1, client.batch(b'b')), (0, client.batch(b'c', b'd'))]
     partitions = [{'index': index, 'records': batch} for index, batch in batches]
@@ -298,7 +300,7 @@ def test_repeated_partitions_against_a_dict(client, seed):
 
 
 def test_acks_all_is_refused_when_its_time_is_over(node, client, disk):
-    """The sync may not finish, or the broker may have no file descriptor left. The request once waited for ever."""
+    """The sync does not finish, or the broker has no file descriptor left for it. The request once waited for ever."""
     disk.is_held = True
     late, patient = (client.begin('Produce', 12, acks=-1, timeout_ms=timeout_ms, topic_data=[
         {'name': 'orders', 'partition_data': [{'index': 0, 'records': client.batch()}]}])

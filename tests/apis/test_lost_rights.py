@@ -49,7 +49,7 @@ class Guard:
 
 @pytest.fixture
 def guard(client, node):
-    """Create the topics `orders` and `payments`, and return the rights of alice, who has no right at first."""
+    """Create the topics `orders` and `payments`. Return a Guard for alice, who has no rights yet."""
     client.create_topic('payments')
     return Guard(node)
 
@@ -140,7 +140,7 @@ def test_a_share_fetch_that_waits_gets_no_records_of_a_topic_whose_right_is_gone
 
 
 def test_a_topic_that_may_not_be_described_is_not_deleted_by_its_id(guard, alice, node):
-    """The broker must not show the topic's name, which the answer would contain."""
+    """The answer to a deletion contains the topic's name, which the broker must not show."""
     guard.allow(Operation.DELETE, 'orders')
     guard.allow(DESCRIBE, 'orders', permission=Permission.DENY)
     deleted, = alice.ask('DeleteTopics', 6, timeout_ms=1000, topics=[

@@ -1,4 +1,4 @@
-"""The reader and the hand-written writer of Produce agree with the codec, which interprets the table."""
+"""The hand-written reader and writer of Produce agree with the generic codec, which interprets the message table."""
 import random
 
 import pytest

@@ -1,6 +1,5 @@
-"""Quotas of clients: described, altered, kept over a restart, and refused with the errors of Apache Kafka.
-
-Covers KIP-599.
+"""Quotas of clients can be described and altered, and are kept over a restart. Invalid ones get the errors of Apache
+Kafka. Covers KIP-599.
 """
 import math
 
@@ -31,7 +30,7 @@ def entity(**names):
 
 
 def alter(client, names, validate_only=False, **quotas):
-    """Set quotas of one entity, or remove those that are None. Return the error code."""
+    """Set quotas of one entity, and remove each quota whose value is None. Return the error code."""
     ops = [{'key': key, 'value': value or 0.0, 'remove': value is None} for key, value in quotas.items()]
     (answer,) = client.ask('AlterClientQuotas', entries=[{'entity': names, 'ops': ops}],
                            validate_only=validate_only).entries

@@ -1,4 +1,5 @@
-"""The reader of requests finds the fields that the codec finds, in all versions, and skips those that no handler names.
+"""In all versions, the reader of request fields finds the same values as the codec, and skips the fields that no
+handler names.
 """
 import pytest
 from apis.later_versions import later_versions_are_served
@@ -27,7 +28,8 @@ def can_be_pulled(field):
 
 @st.composite
 def choices(draw, struct, before=''):
-    """Choose fields of a struct, and of the structs of those that are chosen: at most one tagged field."""
+    """Choose paths of fields: of fields of `struct`, and of fields in a chosen field that is itself a struct. At most
+    one field is tagged."""
     paths, has_tagged = [], bool(before)
     for field in struct.fields:
         if not can_be_pulled(field) or (field.tag is not None and has_tagged) or draw(st.booleans()):
@@ -41,7 +43,7 @@ def choices(draw, struct, before=''):
 
 @st.composite
 def readings(draw):
-    """Generate (the name of a request, a version, the request encoded, paths of some of its fields)."""
+    """Generate (the name of a request, a version, the encoded request, the paths of some of its fields)."""
     name = draw(st.sampled_from(REQUESTS))
     message_class = getattr(messages, name)
     version = draw(st.integers(*message_class.versions))
@@ -50,7 +52,7 @@ def readings(draw):
 
 
 def pulled_from(message, struct, paths, before=''):
-    """Return what `readers.pull` finds, from a decoded message."""
+    """Return the values of the fields at `paths` in a decoded message, in the form of `readers.pull`."""
     found = {}
     for field in struct.fields:
         path = before + field.name

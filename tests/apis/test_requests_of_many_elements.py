@@ -1,4 +1,5 @@
-"""Requests with many small elements: each part of the work handles few of them, and their number has a bound."""
+"""Requests with many small elements. Each part of the work handles only a few elements, and the number of elements has
+a bound."""
 import collections
 import importlib
 import time
@@ -119,8 +120,8 @@ FAILED = [
 
 @pytest.mark.parametrize(('api', 'is_allowed', 'path', 'fields'), HANDLED)
 def test_a_handler_treats_few_elements_in_a_part(node, monkeypatch, api, is_allowed, path, fields):
-    """This includes topics without partitions. Once, a part lasted until a topic had a partition, and held the loop for
-    seconds."""
+    """Topics without partitions count, too. A part once lasted until the handler reached a topic with a partition,
+    which held the loop for seconds."""
     work = Work(node, monkeypatch, api, is_allowed)
     assert work.longest_part(work.handle(work.request, work.body(path, fields))) <= 2 * PART + 2
     assert work.taken >= COUNT
@@ -169,7 +170,8 @@ def add_partitions(topics, tags):
 
 @pytest.mark.parametrize('request_of', [produce, fetch, add_partitions])
 def test_a_request_has_a_bounded_number_of_tagged_fields(node, client, request_of):
-    """Once, only the fields of one struct were counted. Skipping the fields of all structs held the loop for 130 ms."""
+    """The broker once counted the fields of each struct separately. Skipping the fields of all structs then held the
+    loop for 130 ms."""
     assert begin(node, request_of(40, TAGS)).closed is None
     assert 'tagged fields' in begin(node, request_of(60, TAGS)).closed
 
@@ -203,7 +205,7 @@ def resources(count, **fields):
 @pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                                              (10_001, ErrorCode.POLICY_VIOLATION)])
 def test_a_request_changes_a_bounded_number_of_resources(client, api, count, code):
-    """Once, 200,000 resources, or 200,000 configs of one resource, held the loop for 20 to 50 ms."""
+    """Before the bound, 200,000 resources, or 200,000 configs of one resource, held the loop for 20 to 50 ms."""
     answer = client.ask(api, resources=resources(count, configs=[]))
     assert collections.Counter(row.error_code for row in answer.responses) == {code: count}
 
@@ -247,7 +249,7 @@ def shared(topics, partitions):
     (20_000, 1, ErrorCode.NONE), (20_001, 1, ErrorCode.INVALID_REQUEST), (1, 39_999, ErrorCode.NONE),
     (1, 40_000, ErrorCode.INVALID_REQUEST)])
 def test_a_share_fetch_names_a_bounded_number_of_partitions(client, topics, partitions, code):
-    """Once, 200,000 partitions held the loop for up to 39 ms."""
+    """Before the bound, 200,000 partitions held the loop for up to 39 ms."""
     assert client.ask('ShareFetch', **SHARED, topics=shared(topics, partitions)).error_code == code
 
 
@@ -282,7 +284,7 @@ def test_a_long_token_without_a_header_is_not_copied_whole(node):
 
 @pytest.mark.parametrize('operation', [2, 3])
 def test_long_lists_are_appended_and_subtracted_without_comparing_each_pair(client, operation):
-    """Once, a list of 32 KB held the loop for seconds."""
+    """When each pair was compared, a list of 32 KB held the loop for seconds."""
     name = 'leader.replication.throttled.replicas'
     stored, given = (','.join(f'{partition}:{broker}' for partition in partitions for broker in range(100))
                      for partitions in (range(50), range(50, 100)))
@@ -294,7 +296,8 @@ def test_long_lists_are_appended_and_subtracted_without_comparing_each_pair(clie
 
 
 def test_an_error_that_quotes_a_long_name_is_answered(client):
-    """Once, the message was too long for the answer. The broker closed the connection and logged a traceback."""
+    """The error message was once too long for the answer, so that the broker closed the connection and logged a
+    traceback."""
     name = '\u0100' * 16_383
     deleted, = client.ask('DeleteTopics', 6, topics=[dict(name=name)], timeout_ms=1_000).responses
     assert (deleted.error_code, deleted.name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)

@@ -1,4 +1,5 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: the bytes on the wire and in the log, and refusals."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: the bytes on the wire and in the log, and refused
+requests."""
 import base64
 import hashlib
 import pathlib
@@ -11,7 +12,7 @@ from kbroker.metadata.added_scram import parse_add_scram
 from kbroker.metadata.scram_records import LARGEST_SALT_BYTES
 from kbroker.protocol import messages
 
-# Apache Kafka 4.3.1 read and wrote these bytes.
+# The bytes of requests that Apache Kafka 4.3.1 has read, and of the answers and the record that it wrote.
 ALTER = bytes.fromhex(
     '003300000000000a00016300010206616c696365020000200015316673326f6b3068706b7370736c3073306b366341b579738c5bfb99db4f'
     '3524bdcfdbbc37403ff1b9f7ba828c22574227b0ca28cc73924626110c8d7e35002ecb3e012e330a759c2ac8da941fdd0650c4ff82b3d40000')

@@ -26,8 +26,8 @@ def test_share_partitions_have_a_coordinator_from_version_six_on(client):
 
 
 def test_a_start_offset_far_below_zero_has_the_largest_lag(client):
-    """Apache Kafka accepts the offset, too. In kbroker, the lag once did not fit 64 bits, and the answer was an
-    error."""
+    """Apache Kafka accepts such a start offset, too. In kbroker, the lag once did not fit 64 bits, and the answer was
+    an error."""
     lowest, highest = -2**63, 2**63 - 1
     client.produce(client.batch(b'a'))
     client.ask('FindCoordinator', 6, key_type=0, coordinator_keys=['g1'])

@@ -482,7 +482,7 @@ def past_the_limit(client, member):
 
 
 def test_records_past_the_limit_stay_tracked_after_the_last_session(member, past_the_limit):
-    """Once, the end of the last session dropped the share partition. The next member then got 100 records instead of
+    """The end of the last session once dropped the share partition. The next member then got 100 records instead of
     104."""
     assert other(member).acquired(share_acquire_mode=1) == [(0, 99, 2), (100, 103, 1)]
 
@@ -545,8 +545,8 @@ def test_read_uncommitted_groups_get_everything(producer, member):
 
 
 def test_a_fetch_that_waited_leaves_no_garbage(client, member):
-    """A reference cycle that exists while the fetch waits may be exempted from garbage collection, and then never be
-    freed."""
+    """If the fetch is part of a reference cycle while it waits, the broker may exempt the cycle from garbage
+    collection, and never free it."""
     def wait():
         parked = member.begin_fetch_shares(max_wait_ms=500)
         assert not parked.is_answered
@@ -562,7 +562,7 @@ def test_a_fetch_that_waited_leaves_no_garbage(client, member):
 
 
 def test_a_fetch_of_a_share_partition_that_was_never_initialized_leaves_no_garbage(client, topic_id):
-    """Once, the broker kept the error with its traceback, which kept the request and the connection in memory."""
+    """The broker once kept the error with its traceback, and thereby kept the request and the connection in memory."""
     stranger = ShareClient(client.broker, topic_id)
     stranger.fetch_shares()
     gc.collect()

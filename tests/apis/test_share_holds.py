@@ -14,7 +14,7 @@ LOCK_MS = 30_000
 
 @pytest.fixture
 def member(client, member):
-    """Return the member, after the topic has got four batches of one record."""
+    """Write four batches of one record to the topic, and return the member of the share group."""
     produce(client, 4)
     return member
 

@@ -1,4 +1,4 @@
-"""No part of a share request holds the loop, however many records it acknowledges one by one."""
+"""No part of a share request holds the loop for long, however many records the request acknowledges one by one."""
 from __future__ import annotations
 
 import gc
@@ -19,7 +19,7 @@ GROUP_RESOURCE = 32
 
 @pytest.fixture
 def member(client, member):
-    """Return a member that has acquired the greatest number of records that may be in flight."""
+    """Return a member that has acquired as many records as may be in flight."""
     assert client.alter(GROUP_RESOURCE, 'g1', share_partition_max_record_locks=str(LOCKS)) == 0
     for _ in range(10):
         client.produce(client.batch(*[b'v'] * (LOCKS // 10)))
@@ -40,7 +40,8 @@ def node(tmp_path, watch):
 
 
 def longest_turn_s(member, watch, begin):
-    """Return the processor time of the longest turn until the broker answers a request. Garbage collection is off."""
+    """Begin a request, and return the processor time in seconds of the longest turn until the broker answers it.
+    Garbage collection is off."""
     node = member.broker
     ends_s = []
     end_tick = node.end_tick

@@ -1,4 +1,4 @@
-"""Late requests of clients from before KIP-890, which arrive on a connection that the client has abandoned."""
+"""Late requests of clients without KIP-890. They arrive on a connection that the client has abandoned."""
 import ctypes
 import itertools
 import sys
@@ -17,7 +17,7 @@ NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
             'kbroker.durability': 'page-cache', 'group.initial.rebalance.delay.ms': '0'}
 ORDERS = {'name': 'orders', 'partitions': [0]}
-"""The topic whose partitions the test adds to a transaction."""
+"""Names the topic whose partitions the tests add to a transaction."""
 MOST_REFUSALS = 8
 
 
@@ -98,8 +98,8 @@ def broker(tmp_path):
 
 @pytest.fixture
 def staged(broker):
-    """Return a client that abandoned the connection `old`, ended transaction 1 on `new`, and began transaction 2 on
-    `new`."""
+    """Return a client that ran a transaction on the connection `old`, ran transaction 1 on the connection `new`, and
+    then began transaction 2 on `new`."""
     client = Client(broker)
     old, new = client.connect(), client.connect()
     client.run_transaction(old)
@@ -149,8 +149,8 @@ def test_late_offsets_do_not_replace_newer_ones(staged):
 
 
 def test_late_offsets_of_a_client_with_kip_890_do_not_replace_newer_ones_of_its_transaction(broker):
-    """Each transaction has its own epoch, but may send offsets several times. In a simulation, a late offset of 5
-    replaced 8."""
+    """Each transaction has a separate epoch, but may send offsets several times. In a simulation, the late offset 5
+    replaced the offset 8."""
     client = Client(broker)
     old, new = client.connect(), client.connect()
     assert [client.commit_offset(connection, offset, 5) for connection, offset in ((old, 5), (new, 5), (new, 8))] == [
@@ -231,8 +231,8 @@ def test_nothing_is_refused_if_the_check_is_off(tmp_path):
 
 @pytest.fixture
 def two_groups_at_most(broker):
-    """Track at most two groups. Return a function that commits offsets of a producer's group on the new connection, and
-    one that returns whether the broker refuses offsets on the old one."""
+    """Let the broker track at most two groups. Return two functions of a producer id and a group id. The first commits
+    offsets on a new connection. The second returns whether the broker refuses offsets on an old connection."""
     stale_requests = broker.transactions.store.stale_requests
     stale_requests.most_groups = 2
     old, new = broker.connect(), broker.connect()
@@ -276,7 +276,7 @@ HASH_OFFSET = 3 * ctypes.sizeof(ctypes.c_ssize_t)
 
 
 def with_hash_of(text, other):
-    """Return a copy of `text` with the hash of `other`."""
+    """Return a copy of `text` whose cached hash is the hash of `other`."""
     copy = text.encode().decode()
     hash(copy)
     ctypes.c_ssize_t.from_address(id(copy) + HASH_OFFSET).value = hash(other)
@@ -306,8 +306,8 @@ def test_two_groups_with_one_hash_cost_a_client_with_a_connection_for_each_some_
 
 
 def test_no_group_id_is_kept(two_groups_at_most):
-    """A group id may be long, so the broker keeps its hash only. Two groups of one producer with the same hash count as
-    one."""
+    """A group id may be long, so the broker keeps only its hash. If two groups of a producer have the same hash, they
+    count as one group."""
     commit, is_refused = two_groups_at_most
     group_id = 'g' * 32_000
     references = sys.getrefcount(group_id)

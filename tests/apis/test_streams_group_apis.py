@@ -1,6 +1,5 @@
 """StreamsGroupHeartbeat over the wire: refused topologies, and internal topics that cannot be created.
-
-StreamsGroupDescribe: the numbers of partitions of internal topics.
+StreamsGroupDescribe returns the number of partitions of each internal topic.
 """
 import pytest
 from api_client import ApiClient
@@ -30,7 +29,7 @@ def together(*indexes, repartition=()):
 
 
 class Heart:
-    """A function that sends a heartbeat. Its `client` sends other requests."""
+    """A callable that sends a heartbeat of a streams group. `client` sends other requests."""
 
     def __init__(self, client):
         self.client = client

@@ -16,7 +16,7 @@ TINY = 1e-6
 
 
 def throttled(parked):
-    """Return (throttle time of the answer, time for which its connection is muted)."""
+    """Return (the throttle time in the answer, the time for which the connection is muted), both in ms."""
     return parked.answer.throttle_time_ms, parked.connection.muted_ms
 
 

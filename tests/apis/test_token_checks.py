@@ -1,4 +1,5 @@
-"""A worker verifies the signatures of tokens. The loop does not wait for it, and each login keeps its order."""
+"""A worker verifies the signatures of tokens. The loop does not wait for the worker, and requests of a connection keep
+their order."""
 import json
 
 import pytest

@@ -1,4 +1,4 @@
-"""Topics: creation, description, growth, record deletion and deletion through the wire format."""
+"""Topics through the wire format: creation, description, additional partitions, deletion of records and of topics."""
 
 import pytest
 from api_client import ApiClient
@@ -66,7 +66,7 @@ def test_each_topic_of_a_request_has_its_own_result(client):
 
 
 def test_a_topic_named_twice_is_answered_once(client):
-    """Apache Kafka does the same. kbroker once answered each mention."""
+    """Apache Kafka also answers once. kbroker once had an answer for each mention."""
     results = create(client, {'name': 'new'}, {'name': 'new'}, {'name': 'other'})
     assert sorted((result.name, result.error_code) for result in results) == [
         ('new', ErrorCode.INVALID_REQUEST),
@@ -88,7 +88,7 @@ def test_a_replication_factor_of_three_is_accepted_unless_strict(start_node, acc
 
 
 def create_assigned(client, brokers):
-    """Create a topic with the partitions and replicas of (partition, broker ids). Return its result."""
+    """Create a topic. `brokers` are pairs of (partition, ids of its brokers). Return the result of the topic."""
     assignments = [{'partition_index': index, 'broker_ids': ids} for index, ids in brokers]
     topic = {'name': 'new', 'num_partitions': -1, 'replication_factor': -1, 'assignments': assignments}
     (result,) = create(client, topic)
@@ -144,7 +144,7 @@ def test_topics_are_deleted_by_id(client):
 
 
 def test_a_topic_given_twice_is_not_deleted(client):
-    """Apache Kafka answers INVALID_REQUEST once. In kbroker, the first mention once deleted the topic."""
+    """Apache Kafka gives one answer, INVALID_REQUEST. In kbroker, the first mention once deleted the topic."""
     topic_id = client.broker.topics.topic('orders').topic_id
     refused = ErrorCode.INVALID_REQUEST
     assert delete(client, ('orders', NO_ID), ('orders', NO_ID)) == [('orders', NO_ID, refused)]
@@ -175,7 +175,8 @@ def test_a_topic_made_again_is_another_one(client):
 
 
 def grow(client, *counts, name='orders', assignments=None, version=3, **options):
-    """Ask for each count of partitions in one request. Return the error code of the one result."""
+    """Send one CreatePartitions with an entry for each of `counts`, all for the same topic. Return the error code of
+    its only result."""
     topics = [{'name': name, 'count': count, 'assignments': assignments} for count in counts]
     (result,) = client.ask('CreatePartitions', version, timeout_ms=1000, topics=topics, **options).results
     return result.error_code
@@ -322,7 +323,7 @@ def test_a_topic_asked_for_twice_is_described_once(client):
 
 
 def test_metadata_tells_what_the_client_may_do_if_asked(client):
-    """Apache Kafka without an authorizer returns all operations. kbroker once did not set the field."""
+    """Without an authorizer, all operations are authorized, as in Apache Kafka. kbroker once did not set the field."""
     asked = client.ask(
         'Metadata',
         10,
@@ -359,7 +360,7 @@ def test_metadata_follows_what_a_topic_becomes(client):
 
 
 def pages(client, limit, names=(), cursor=None):
-    """Return every page from a cursor on, as lists of (topic, partitions)."""
+    """Describe topics page by page, from `cursor` to the end. Return each page as a list of (topic, partitions)."""
     found = []
     while True:
         answer = client.ask(

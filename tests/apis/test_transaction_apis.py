@@ -130,7 +130,7 @@ TOPIC_NAMES = st.sampled_from(['orders', 'audit', 'ä' * 70, '', '__transaction_
        topics=st.lists(st.tuples(TOPIC_NAMES, st.lists(st.integers(-1, 2**31 - 1) | st.integers(0, 2), max_size=3)),
                        max_size=3))
 def test_the_answer_has_a_code_for_each_partition_asked_for(version, name, topics):
-    """The hand-written reader and writer agree with the codec, which interprets the table."""
+    """The hand-written reader and writer agree with the generic codec, which interprets the message table."""
     world = World()
     world.init()
     response = call(world, 'AddPartitionsToTxn', version, v3_and_below_transactional_id=name,
@@ -252,7 +252,8 @@ def test_the_offsets_of_a_group_join(world, version):
 
 
 def test_offsets_join_where_the_group_is_kept_though_the_topic_got_partitions_since(producer):
-    """After the next start, the broker looks for the group in another one of the five partitions."""
+    """With five partitions of the offsets topic, the group belongs to another partition, in which the broker looks for
+    it after its next start."""
     producer.ask('FindCoordinator', coordinator_keys=['g1'], key_type=0)
     grown, = producer.ask('CreatePartitions', topics=[{'name': '__consumer_offsets', 'count': 5, 'assignments': None}],
                           timeout_ms=1000).results

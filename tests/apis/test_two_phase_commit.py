@@ -1,5 +1,5 @@
-"""Two-phase commit (KIP-939) through the wire formats: the setting, the rights, and the requests that a kept
-transaction refuses."""
+"""Two-phase commit (KIP-939) through the wire formats: the setting, the rights, and the requests that the broker
+refuses while a transaction is kept."""
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
 from support.messages.message_builder import build
@@ -27,7 +27,7 @@ def node(start_node):
 
 @pytest.fixture
 def prepared(node, client):
-    """Return a client with an open transaction of one record, in two-phase commit."""
+    """Return a client in two-phase commit that has an open transaction of one record."""
     client = TransactionalClient(node)
     answer = init(client, enable2_pc=True)
     client.producer_id, client.producer_epoch = answer.producer_id, answer.producer_epoch

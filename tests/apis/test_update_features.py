@@ -1,5 +1,5 @@
-"""UpdateFeatures: levels change at once, are kept over a restart, and decide which group protocols the broker
-serves."""
+"""UpdateFeatures: feature levels change immediately, are kept over a restart, and determine which group protocols the
+broker serves."""
 from typing import NamedTuple
 
 import pytest

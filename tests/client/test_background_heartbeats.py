@@ -14,7 +14,7 @@ INTERVAL_MS = 3000
 
 
 class Member:
-    """A member that notes the times of its heartbeats."""
+    """A member that records the times of its heartbeats."""
 
     group_id = 'g'
 

@@ -1,4 +1,5 @@
-"""The bound of buffer.memory: over many partitions, for columns, and with a broker that does not answer."""
+"""The bound `buffer.memory` of a producer: with many partitions, with columns, and with a broker that does not
+answer."""
 import pytest
 from support.brokers.fake_cluster import FakeCluster
 
@@ -13,7 +14,8 @@ HOUR_MS = 3_600_000
 
 
 class Watched:
-    """A producer whose batches linger for an hour. `most_bytes` is the largest number of bytes that it held."""
+    """A producer whose batches linger for an hour. `most_bytes` is the largest number of bytes that the producer
+    held."""
 
     def __init__(self, cluster, **settings):
         self.clock = ManualClock()

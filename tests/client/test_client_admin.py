@@ -53,7 +53,7 @@ def admin(view):
 
 
 def eventually(ask, is_expected):
-    """Call `ask` until `is_expected` accepts its result, for 120 s at most. Return the last result.
+    """Call `ask` until `is_expected` returns True for its result, for 120 s at most. Return the last result.
 
     A Kafka broker applies a change after the controller has answered, and markers are written after the answer.
     """

@@ -15,7 +15,7 @@ from kbroker.protocol import messages
 
 
 class Routes:
-    """A cluster whose back-off advances a manual clock. `slept_ms` lists the pauses."""
+    """A cluster whose pauses before retries advance a manual clock. `slept_ms` lists these pauses."""
 
     def __init__(self, *ports, **others):
         self.clock = ManualClock()
@@ -37,7 +37,8 @@ class Routes:
 
 
 def coordinators(*answers):
-    """Return a handler of FindCoordinator that gives one answer per request: an error code, or a (host, port)."""
+    """Return a handler of FindCoordinator that gives one of the answers to each request. An answer is an error code or
+    a (host, port)."""
     left = list(answers)
 
     def answer(request):
@@ -164,7 +165,7 @@ def test_a_broken_connection_is_opened_again():
 
 
 def test_a_known_address_whose_connections_are_closed_while_its_broker_restarts_is_tried_again():
-    """A load balancer without a broker behind it closes its connections, too."""
+    """A load balancer whose broker is down also accepts connections and closes them."""
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         cluster.refresh()
         closed = iter([None] * 3)
@@ -262,8 +263,8 @@ def test_a_pause_between_retries_ends_with_the_time_of_the_cluster():
 
 
 def test_retries_end_with_the_time_of_the_cluster_also_if_it_was_set_since_they_began():
-    """A closing consumer sets the cluster's time while the thread of its heartbeats retries. The retries then make no
-    more pauses."""
+    """A consumer that closes sets the time limit of the cluster while its heartbeat thread retries. The retries then
+    make no more pauses."""
     tries = []
 
     def lose():

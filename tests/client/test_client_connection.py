@@ -162,7 +162,8 @@ def test_a_call_without_an_answer_in_time_ends_the_connection():
 
 @pytest.mark.parametrize('step', ['send', 'recv_into'])
 def test_an_interrupt_within_a_request_or_an_answer_ends_the_connection(monkeypatch, step):
-    """Part of the request or the answer has passed, so the client would assign the next answer to the wrong request."""
+    """A part of the request or the answer has already been transferred, so the client would assign the next answer to
+    the wrong request."""
     interrupted = []
 
     class Interrupted(socket.socket):
@@ -240,7 +241,8 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
 
 
 def test_another_request_on_the_connection_leaves_fetched_records_as_they_are():
-    """A consumer holds fetched records while it asks for metadata, perhaps on the connection that received them."""
+    """A consumer holds fetched records while it requests metadata, perhaps on the connection that received the
+    records."""
     response = messages.FetchResponse
     broker = ScriptedBroker()
     broker.answers['Fetch'] = lambda request: response(responses=[response.FetchableTopicResponse(
@@ -327,8 +329,8 @@ def test_a_peer_that_reads_slowly_delays_no_other_one():
 
 @pytest.mark.parametrize('is_awaited', [False, True])
 def test_batches_that_are_sent_in_place_arrive_in_their_order_at_a_slow_peer(is_awaited):
-    """The request has more parts than one call sends. The caller sends the rest when the socket has room, or blocks
-    until it is sent."""
+    """The request has more parts than one call of the socket sends. The caller sends the remaining parts when the
+    socket has room, or blocks until they are sent."""
     batches = [bytearray([number % 251]) * 6000 for number in range(MOST_PARTS)]
 
     def request(wrap):

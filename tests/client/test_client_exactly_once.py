@@ -20,13 +20,13 @@ from kbroker.client.admin import NewTopic
 
 RECORDS = 80
 STUCK_S = 4 * LIMIT_MS / 1000
-"""A group that has committed no offset for this long is stuck: the sessions and transactions of dead members have timed
-out by then."""
+"""The seconds without a committed offset after which a group counts as stuck. By then, the sessions and transactions of
+dead members have timed out."""
 
 
 @pytest.fixture
 def proxy_of():
-    """Return a function that makes a proxy, which the fixture closes."""
+    """Return a function that makes a proxy. The fixture closes the proxy after the test."""
     with ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(closing(CuttingProxy(*arguments, **options)))
 
@@ -46,8 +46,8 @@ def make_topics(address, *names, partitions=2):
 
 
 def read_committed(address, topic, has_open=False):
-    """Return the values below the last stable offsets. Unless `has_open`, wait for the markers of all transactions
-    first.
+    """Return the values below the last stable offsets. First wait for the markers of all transactions, unless
+    `has_open`.
 
     A coordinator answers the end of a transaction before its markers are in the log.
     """
@@ -92,8 +92,7 @@ PROTOCOLS = {
     'consumer': {'group_protocol': 'consumer'},
     'static': {'group_instance_id': 'static', 'heartbeat_interval_ms': 100},
 }
-"""With `static`, a member that starts again replaces its dead predecessor, so the group waits for no session
-time-out."""
+"""With `static`, a restarted member replaces its dead predecessor, so that the group waits for no session time-out."""
 SETTINGS = {
     'group.consumer.session.timeout.ms': '6000', 'group.consumer.min.session.timeout.ms': '6000',
     'group.consumer.heartbeat.interval.ms': '100', 'group.consumer.min.heartbeat.interval.ms': '100',
@@ -108,7 +107,8 @@ LOOPS = [('static', 1, RECORDS), *(pytest.param(name, seed, 4 * RECORDS, marks=p
 
 WITHOUT_MARKERS = 'these partitions are likely deleted already and hence can be skipped'
 """A line in the log of Apache Kafka 4.3.1. A starting broker that does not know the leaders yet completes decided
-transactions without their markers. Their data and offsets stay open until the producer's next transaction ends."""
+transactions without their markers. The data and offsets of such a transaction stay open until the producer's next
+transaction ends."""
 
 
 def skip_without_verdict(broker):

@@ -70,7 +70,7 @@ def test_a_setting_that_is_unknown_or_wrong_is_refused_by_the_constructor(make, 
 
 
 def test_a_file_for_several_programs_may_hold_other_settings():
-    """The commands read files with settings of several programs, and pass a cluster to the client."""
+    """The commands read settings files that other programs use, too, and pass a connected cluster to the client."""
     cluster = FakeCluster()
     cluster.config = ClientConfig.from_settings({'bootstrap.servers': 'h:1', 'interceptor.classes': 'x',
                                                  'linger.ms': '8'})
@@ -149,8 +149,8 @@ class UnansweredHeartbeat:
 
 
 def reading_consumer(monkeypatch, stop=lambda timeout_ms: False):
-    """Return a consumer that has read a partition, and a list that gets an entry when it closes its member's
-    connections."""
+    """Return (a consumer that has read a partition, a list that gets an entry when the consumer closes its member's
+    connections)."""
     consumer, closed = Consumer('h:1', group_id='g', enable_auto_commit=True), []
     consumer.assign([('t', 0)])
     consumer.seek('t', 0, 5)
@@ -190,7 +190,7 @@ def test_a_close_that_is_interrupted_in_a_heartbeat_leaves_the_connections_to_it
 
 
 def test_a_close_that_is_interrupted_in_its_commit_waits_a_second_for_the_goodbye(monkeypatch):
-    """Without this bound, a close after Ctrl-C would wait for a stopped coordinator for the rest of the 30 s."""
+    """Without the bound of one second, a close after Ctrl-C could wait 30 s for a coordinator that does not answer."""
     def interrupt():
         raise KeyboardInterrupt
 

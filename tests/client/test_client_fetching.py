@@ -1,4 +1,4 @@
-"""A consumer reads a partition from brokers that change, lag behind or send invalid answers."""
+"""A consumer reads a partition whose leader changes, or from a broker that lags behind or sends invalid answers."""
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, running
 
@@ -15,7 +15,7 @@ START_MS = 1_700_000_000_000
 
 
 class StagedLog(ScriptedBroker):
-    """A broker of one partition with batches of two records at the even offsets from `start` to below `end`."""
+    """A broker of one partition. Batches of two records begin at the even offsets from `start` to below `end`."""
 
     def __init__(self, end=6, start=0):
         super().__init__()

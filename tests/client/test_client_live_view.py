@@ -74,7 +74,8 @@ def test_settings_that_are_wrong_are_one_line(capsys, tmp_path):
 # ---- transactions
 
 def test_many_transactions_are_described_with_few_requests():
-    """The answer omits an id that no coordinator knows. The view asks again for an id whose coordinator is loading."""
+    """The answer omits an id that no coordinator knows. The view repeats the request for an id whose coordinator is
+    loading."""
     ids = [f'tx-{number}' for number in range(1500)]
     broker = ScriptedBroker()
     loading = {'tx-7'}
@@ -102,7 +103,7 @@ def test_many_transactions_are_described_with_few_requests():
 # ---- groups
 
 class GroupBroker(ScriptedBroker):
-    """A broker with one group. The group's type may have a Describe request or not."""
+    """A broker with one group, which has a type for which the protocol has a Describe request, or an unknown type."""
 
     def __init__(self, group_type, described=None):
         super().__init__()

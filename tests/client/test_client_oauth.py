@@ -1,4 +1,5 @@
-"""Bearer tokens of the client: unsecured ones that it makes, tokens from a file, and tokens of an identity provider."""
+"""Bearer tokens of the client: unsecured tokens that it makes itself, tokens from a file, and tokens of an identity
+provider."""
 import base64
 import http.server
 import json

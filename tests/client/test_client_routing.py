@@ -13,7 +13,7 @@ from kbroker.protocol import messages
 class TwoBrokers:
     """Brokers 1 and 2. `leaders` has the leader of each partition of the one topic. `coordinator` serves all keys.
 
-    Each broker answers for its own partitions. The offsets in its answers are its broker id.
+    Each broker answers for its own partitions. Each offset in an answer is the id of the broker that answers.
     """
 
     def __init__(self):

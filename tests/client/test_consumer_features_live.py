@@ -190,7 +190,7 @@ def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_an
 def poll_until(consumers, condition):
     """Poll until the condition holds, and return (consumer, partition, value) of each record.
 
-    A join waits for the other members, so each consumer polls in its own thread.
+    A join waits for the other members, so each consumer polls in a separate thread.
     """
     ended, errors, found = threading.Event(), [], []
 
@@ -261,8 +261,8 @@ class CommitsWhatGoes(RebalanceListener):
     {'group_protocol': 'consumer'},
     {'group_protocol': 'consumer', 'group_instance_id': 'static'}], ids=['range', 'cooperative', 'consumer', 'static'])
 def test_what_a_listener_commits_is_not_read_again_by_the_next_owner(address, topic, protocol):
-    """Only the listener commits. A record would be read twice if the listener was called after the partition had
-    moved."""
+    """Only the listener commits. If the consumer called it after the partition had moved, a record would be read
+    twice."""
     listeners = CommitsWhatGoes(), CommitsWhatGoes()
     instance = protocol.get('group_instance_id')
     with ExitStack() as stack:
@@ -345,7 +345,7 @@ def test_a_consumer_of_chosen_partitions_reports_that_their_topic_was_deleted(ad
 
 
 def test_a_cooperative_group_is_shared_with_librdkafka(address, topic):
-    """Each client leads the group once. The first to join leads at first; the second leads after the first has left."""
+    """Each client leads the group once: first the client that joins first, and after it has left the other one."""
     options = {'group_id': topic, 'heartbeat_interval_ms': 100, 'session_timeout_ms': 30_000,
                'partition_assignment_strategy': 'cooperative-sticky'}
     other = confluent_kafka.Consumer({

@@ -63,7 +63,7 @@ def poll_until(consumer, condition):
 
 @contextmanager
 def member(address, topic, group):
-    """Yield a consumer that polls in its own thread. Its assignment changes while it polls."""
+    """Yield a consumer that polls in a separate thread, so that its assignment can change during the block."""
     ended, errors, ready = threading.Event(), [], []
     is_ready = threading.Event()
 

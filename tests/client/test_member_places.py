@@ -20,8 +20,8 @@ PARTITIONS = [('t', 0), ('t', 1)]
 
 
 class Coordinator:
-    """A cluster of one coordinator. It assigns both partitions of `t` at first. `codes` are the errors of its next
-    answers."""
+    """A cluster with one coordinator. At first, the coordinator assigns both partitions of `t`. Its next answers have
+    the errors in `codes`."""
 
     def __init__(self):
         self.assigned = [0, 1]
@@ -80,7 +80,7 @@ def classic_member(coordinator):
 
 @pytest.mark.parametrize('make', [epoch_member, classic_member])
 def test_a_member_that_left_keeps_no_position_when_it_joins_again(make):
-    """Another member may have read the partitions and committed offsets before it joins again."""
+    """Before the member joins again, another member may have read the partitions and committed offsets."""
     member = make(Coordinator())
     assert member.join(['t']) == PARTITIONS
     assert member.join(['t'], PARTITIONS) == PARTITIONS
@@ -132,8 +132,8 @@ def test_a_member_that_left_commits_in_the_name_of_its_former_place(make, genera
 
 
 def test_a_member_that_is_interrupted_while_it_joins_leaves_its_group():
-    """The coordinator has already added the member. If it did not leave, the next member would wait for its session
-    time-out."""
+    """The coordinator has already added the member. If the member did not leave, the next member would wait until its
+    session times out."""
     coordinator = Coordinator()
     member = classic_member(coordinator)
     member.leave()
@@ -169,7 +169,8 @@ def test_a_member_whose_farewell_is_refused_joins_again():
 
 
 def test_partitions_that_go_while_others_are_given_up_go_with_the_next_join():
-    """The consumer has not committed the positions of these partitions, so no heartbeat may report them as released."""
+    """The consumer has not committed its positions in the partitions that the join removes, so no heartbeat may report
+    these partitions as released."""
     coordinator = Coordinator()
     member = epoch_member(coordinator)
     member.join(['t'])

@@ -152,7 +152,8 @@ def allocated_bytes():
 
 
 def send_full_batch(queue):
-    """Fill a batch, take it from the queue and finish it. The record that did not fit remains in an open batch."""
+    """Fill a batch, remove it from the queue and finish it. The first record that did not fit into it remains in an
+    open batch."""
     for _ in range(BATCH_BYTES // 1024):
         queue.append(0, None, bytes(1024), None, None, ManualClock())
     batch = queue.take(ProducerIdAndEpoch())

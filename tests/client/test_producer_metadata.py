@@ -138,7 +138,7 @@ IDLE_MS = 5000
 
 
 def wait_idle(producer, clock, *used):
-    """Let metadata.max.idle.ms pass twice, while the program writes to the topics `used`."""
+    """Let metadata.max.idle.ms pass twice, while the program continues to write to the topics `used`."""
     for _ in range(8):
         clock.advance(IDLE_MS // 4)
         for topic in used:

@@ -17,7 +17,8 @@ ALL = [('t', 0), ('t', 1), ('t', 2)]
 
 
 class Member:
-    """A member whose next assignments are in `script`. An eager member surrenders all its partitions before a join."""
+    """A member that gets the assignments in `script` one after the other. An eager member gives up all its partitions
+    before a join."""
 
     group_id = 'g'
     is_joining = False
@@ -223,7 +224,8 @@ def test_a_join_that_fails_is_repeated_without_a_second_revocation():
 
 
 def test_a_join_that_took_longer_than_max_poll_interval_ms_keeps_the_place():
-    """The heartbeat thread may run as soon as the join is over, before the poll returns."""
+    """The heartbeat thread may run directly after the join, before the poll returns. It must not count the time of the
+    join."""
     scene = Scene()
     join = scene.member.join
 
@@ -267,7 +269,8 @@ def test_a_consumer_that_closes_commits_reports_and_leaves(commits):
 
 
 def test_after_an_error_of_the_block_nothing_is_committed_and_the_listener_not_called():
-    """A listener that commits would skip the records that the block had not processed."""
+    """After an error, a listener that commits would commit the positions of records that the block has not
+    processed."""
     scene = settled(enable_auto_commit=True)
     scene.read_to(3)
     with pytest.raises(ZeroDivisionError), scene.consumer:

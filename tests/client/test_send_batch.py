@@ -1,4 +1,4 @@
-"""The producer turns columns into the same batches as a `send` for each row would."""
+"""`send_batch` makes the same batches from columns as a call of `send` for each row."""
 from array import array
 from itertools import pairwise
 

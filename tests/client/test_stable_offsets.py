@@ -1,4 +1,4 @@
-"""A client waits for committed offsets while an open transaction has newer ones."""
+"""A client that looks up committed offsets waits while an open transaction contains newer offsets."""
 import threading
 
 import pytest
@@ -125,8 +125,8 @@ def test_heartbeats_may_be_sent_between_two_questions(shared_broker, topic):
             visits.append('heartbeat')
 
     def sleep(_seconds):
-        """Acquire the lock in another thread, as the heartbeats do. Commit the writer's transaction in the first
-        pause."""
+        """Acquire the lock in a separate thread, as the heartbeat thread does. In the first pause, commit the writer's
+        transaction."""
         thread = threading.Thread(target=visit, daemon=True)
         thread.start()
         thread.join(60)

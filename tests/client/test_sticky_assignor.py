@@ -44,7 +44,8 @@ def test_a_group_that_has_not_changed_keeps_its_assignment(counts, subscriptions
 
 @given(COUNTS, SUBSCRIPTIONS, st.frozensets(st.sampled_from(TOPICS), min_size=1), st.integers(0, 4))
 def test_a_change_reaches_the_balanced_assignment_in_two_rebalances(counts, subscriptions, joining, leaving):
-    """No partition has two owners between the rebalances: the first one assigns only partitions without an owner."""
+    """Between the two rebalances, no partition has two owners: the first rebalance assigns only partitions without an
+    owner."""
     first = assign_sticky(members(subscriptions), counts)
     first.pop(f'm{leaving}', None)
     changed = [topics for number, topics in enumerate(subscriptions) if number != leaving]
@@ -83,7 +84,8 @@ def test_the_claims_of_a_former_generation_and_of_two_members_do_not_count():
 def test_a_subscription_says_what_its_member_owns_and_since_when():
     found = decode_member('m', None, encode_subscription(['b', 'a'], [('a', 1)], 7))
     assert found == Member('m', None, frozenset('ab'), frozenset({('a', 1)}), 7)
-    # These are the bytes of a subscription in version 1 by Apache Kafka's client. Its user data has the generation.
+    # The bytes of a subscription in version 1, as Apache Kafka's client sends it. The user data contains the
+    # generation.
     data = (b'\x00\x01' b'\x00\x00\x00\x01\x00\x01a' b'\x00\x00\x00\x04\x00\x00\x00\x09'
             b'\x00\x00\x00\x01\x00\x01a\x00\x00\x00\x01\x00\x00\x00\x02')
     assert decode_member('m', None, data) == Member('m', None, frozenset('a'), frozenset({('a', 2)}), 9)

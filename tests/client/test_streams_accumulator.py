@@ -13,7 +13,7 @@ def append(queue, value=b'', context=None, clock=None):
 
 
 def filled(batches, records_each=2, batch_bytes=200):
-    """Return a queue with this number of closed batches."""
+    """Return a queue that has `batches` closed batches."""
     queue = PartitionQueue('t', 0, batch_bytes)
     for number in range(batches):
         for _ in range(records_each):

@@ -1,4 +1,5 @@
-"""The range assignor computes the ranges of Apache Kafka's, and encodes them as other clients read them."""
+"""The range assignor computes the same ranges as Apache Kafka's range assignor, and encodes them in the format of other
+clients."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

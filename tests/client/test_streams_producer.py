@@ -29,9 +29,8 @@ def send_all(producer, values):
 
 
 def delivered(cluster, *values, codes=(), before_an_answer=False, **settings):
-    """Send values in single batches, whose first answers have `codes`, and return their outcomes.
-
-    All batches are sent before the first answer arrives if `before_an_answer`.
+    """Send each value in a separate batch, and return the outcomes. The first answers have the error codes `codes`.
+    With `before_an_answer`, all batches are sent before the first answer arrives.
     """
     cluster.codes[0] = list(codes)
     producer, reports = started(cluster, **settings)
@@ -103,8 +102,8 @@ def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_nex
 
 
 def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_epoch():
-    """A new leader refuses the first batch, and then accepts the second one, because it knows no earlier sequence
-    number."""
+    """A new leader refuses the first batch. It then accepts the second batch, because it knows no sequence number of
+    the producer."""
     cluster = FakeCluster()
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     assert delivered(cluster, b'a', b'b', codes=codes, before_an_answer=True) == [(b'b', None), (b'a', None)]
@@ -142,7 +141,8 @@ def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
 
 @pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
 def test_an_error_of_a_report_is_raised_and_loses_no_other_batch_of_the_answer(error):
-    """A batch that was never reported would count as in flight, and the producer's close would wait for it for ever."""
+    """A batch whose outcome was never reported would count as in flight, and the producer's `close` would wait for it
+    for ever."""
     cluster, reports = FakeCluster(partitions=3), []
 
     def on_delivery(delivery):
@@ -332,7 +332,8 @@ def test_an_abort_drops_what_was_not_sent():
 
 
 def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renumbered():
-    """The partition has the second batch already. With a new sequence number the broker would append it again."""
+    """The partition already has the second batch, whose answer was lost. With a new sequence number, the broker would
+    append it again."""
     cluster = FakeCluster()
     clock = ManualClock()
     reports = []
@@ -382,7 +383,7 @@ def raising(error):
 
 
 def test_a_connection_that_was_closed_elsewhere_is_reopened_and_the_batch_sent_again():
-    """An interrupt during an answer closes the connection in the same way."""
+    """An interrupt while the client receives an answer also closes the connection."""
     cluster = FakeCluster()
     producer, reports = started(cluster)
     cluster.answers_flow = False

@@ -45,7 +45,8 @@ def member(broker, topic, **options):
 
 @pytest.mark.parametrize('assignor', ASSIGNORS)
 def test_two_members_of_one_thread_share_a_topic(shared_broker, topic, assignor):
-    """A join waits for the other member, which joins only after the first one has returned from its poll."""
+    """The join of the first member waits for the second one, which can join only after the first member's poll has
+    returned."""
     with (member(shared_broker, topic, partition_assignment_strategy=assignor) as first,
           member(shared_broker, topic, partition_assignment_strategy=assignor) as second):
         while (len(first.assignment), len(second.assignment)) != (1, 1):
@@ -96,8 +97,8 @@ def test_a_cooperative_member_reads_its_partitions_while_its_join_waits(shared_b
 
 
 def test_a_member_whose_program_is_busy_does_not_keep_the_others_from_joining(shared_broker, topic):
-    """A poll of the busy member has begun a join, and its thread continues it: the answer to SyncGroup needs no
-    poll."""
+    """A poll of the busy member has begun a join, and the heartbeat thread continues the join: SyncGroup needs no
+    further poll."""
     with member(shared_broker, topic) as first, member(shared_broker, topic) as second:
         while len(first.assignment) < 2:
             first.poll(20)
@@ -183,7 +184,7 @@ class LateAnswers(TcpProxy):
 
 @pytest.fixture
 def late(start_broker):
-    """Return a proxy. Its broker advertises the proxy's address, and has a topic with a record."""
+    """Return a proxy in front of a broker. The broker advertises the proxy's address, and has a topic with a record."""
     with closing(LateAnswers()) as proxy:
         broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
         proxy.target = broker.address
@@ -281,8 +282,8 @@ def test_the_calls_of_a_transaction_end_with_max_block_ms_and_may_be_repeated(la
 
 
 def test_an_address_that_does_not_answer_takes_a_second_of_a_poll_and_later_more():
-    """The next poll cannot continue the opening of a connection. After each opening that ran out of time, the next one
-    gets more."""
+    """A later poll cannot continue to open the same connection. After each attempt that ran out of time, the next
+    attempt gets more time."""
     clock = ManualClock()
     with serving(lambda connection: connection.recv(1000) and connection.recv(1)) as port:
         cluster = Cluster(ClientConfig.load(f'127.0.0.1:{port}'), clock)
@@ -329,7 +330,7 @@ def test_another_call_does_not_get_the_answer_that_was_late():
 
 
 def test_retries_that_a_call_cuts_short_go_on_in_the_next_until_default_api_timeout_ms():
-    """A program that polls with short time-outs gets the error of an unavailable coordinator as late as any other
+    """A program that polls with short time-outs gets the error of an unavailable coordinator no earlier than any other
     program."""
     clock, slept, tries = ManualClock(), [], []
 

@@ -53,8 +53,8 @@ def test_a_prepared_transaction_ends_as_its_token_decides(token, committed):
 
 @pytest.mark.parametrize('token', ['7:5', '7:4'])
 def test_a_transaction_that_is_found_counts_as_started(token):
-    """To end the found transaction, the producer sends EndTxn with its new id and epoch, although it has written no
-    record."""
+    """The producer ends the transaction that it found by EndTxn with its new producer id and epoch, although it has
+    written no record."""
     cluster, producer = recovered()
     assert producer.prepared == PreparedTransaction(7, 5)
     assert producer.complete(token)
@@ -250,7 +250,7 @@ def test_of_many_handles_those_without_an_answer_are_repeated_alone():
 
 
 def repeating(operation, what, also=(), timeout_ms=None):
-    """Run the operation, and run it once more if it raises a transient error."""
+    """Run the operation. If it raises a transient error, run it once more."""
     try:
         return operation()
     except KafkaError as error:

@@ -20,8 +20,8 @@ def values(start, stop):
 
 
 def until(holds):
-    """Call `holds` until its result is true, and return that result. `holds` blocks in the client, so this does not
-    sleep."""
+    """Call `holds` until its result is true, and return the result. `holds` blocks in the client, so no sleep is
+    needed."""
     deadline = time.monotonic() + LIMIT_S
     while not (result := holds()):
         assert time.monotonic() < deadline, f'not true within {LIMIT_S} s'
@@ -29,7 +29,7 @@ def until(holds):
 
 
 class Closing(ABC):
-    """A part of a client library that a `with` block closes."""
+    """An object of a client library that a `with` block closes at its end."""
 
     @abstractmethod
     def close(self): ...
@@ -42,7 +42,7 @@ class Closing(ABC):
 
 
 class Producer(Closing):
-    """A producer of a client library. `send` queues; `flush` returns when everything is acknowledged."""
+    """A producer of a client library. `send` queues a record; `flush` returns when all records are acknowledged."""
 
     @abstractmethod
     def send(self, topic, partition, value, key=None, headers=()): ...
@@ -69,10 +69,10 @@ class Consumer(Closing):
         """Return (partition, offset, key, value, headers) of each record that arrived within 200 ms."""
     @abstractmethod
     def assignment(self):
-        """Return the assigned {(topic, partition)}."""
+        """Return the set of assigned (topic, partition)."""
     @abstractmethod
     def read_all(self, topic, partitions):
-        """Return all records from the beginning to the end for the consumer's isolation level."""
+        """Return all records of the topic's partitions up to the end that the consumer's isolation level shows."""
     @abstractmethod
     def commit(self): ...
     @abstractmethod
@@ -112,18 +112,19 @@ class Client(ABC):
             producer.flush()
 
     def read(self, topic, partitions, isolation):
-        """Return all records from the beginning to the current end for the isolation level."""
+        """Return all records of the topic's partitions up to the current end that the isolation level shows."""
         with self.consumer(fresh('reader'), isolation) as consumer:
             return consumer.read_all(topic, range(partitions))
 
     def values(self, topic, partitions, isolation):
-        """Return the values of all records. Check that no value occurs twice."""
+        """Return the values of all records that the isolation level shows. Fail if a value occurs twice."""
         found = [value for _, _, _, value, _ in self.read(topic, partitions, isolation)]
         assert len(found) == len(set(found)), 'duplicate records'
         return set(found)
 
     def expect_committed(self, topic, partitions, expected):
-        """Wait until read_committed shows just these values: a commit is answered before its markers are written."""
+        """Wait until read_committed shows exactly the `expected` values. The wait is needed because a broker answers a
+        commit before it writes the markers."""
         def shows():
             found = self.values(topic, partitions, 'read_committed')
             assert found <= expected
@@ -134,7 +135,7 @@ class Client(ABC):
 
 @contextmanager
 def client_of(library, address):
-    """Yield a client of this library, and close it if it has something to close."""
+    """Yield a client of this library. Close the client at the end, if the library's clients can be closed."""
     client = library(address)
     try:
         yield client
@@ -273,8 +274,8 @@ class Behaviours:
         late.send(topic, 0, 'late')
         late.flush()
         client.produce(topic, 1, 0, 1)
-        # A read_committed consumer sees v0 only after the coordinator has aborted the late transaction, which holds the
-        # last stable offset.
+        # The timed-out transaction holds the last stable offset. A read_committed consumer sees v0 only after the
+        # coordinator has aborted it.
         client.expect_committed(topic, 1, values(0, 1))
         with pytest.raises(client.errors):
             late.commit()

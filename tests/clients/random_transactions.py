@@ -2,8 +2,8 @@
 
     python random_transactions.py MODULE CLIENT HOST:PORT TOPIC SEED START
 
-It prints a line with the values of a transaction when the transaction begins, and a line when it has committed or
-aborted. Without the second line, the outcome of the transaction is unknown: it may have been committed with a part of
+The program prints a line with the values of a transaction when the transaction begins, and a line when it has committed
+or aborted. Without the second line, the outcome is unknown: the transaction may even have been committed with a part of
 its values.
 """
 import contextlib
@@ -16,7 +16,7 @@ import sys
 
 CLIENT_LIMIT_S = 10
 HANG_S = 45
-"""If a transaction takes longer, the process prints the stacks of its threads and exits."""
+"""The most seconds of a transaction. If it takes longer, the process prints the stacks of its threads and exits."""
 TIMEOUT_MS = 10_000
 WITHOUT_OFFSETS = {'ConfluentClient'}
 """The clients that commit no offsets in their transactions. After a cut, librdkafka 2.x may lose its request with

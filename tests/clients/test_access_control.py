@@ -81,10 +81,9 @@ def test_rights_are_given_described_and_taken_while_a_producer_runs(broker):
 
 
 def test_a_consumer_loses_its_topic_at_once(broker):
-    """The client keeps the right to find the group's coordinator: without a coordinator, librdkafka defers a commit for
-    45 s.
-
-    Its FindCoordinator can wait behind a Fetch on the same connection until the rights are gone.
+    """The client keeps the right to find the group's coordinator. Otherwise its FindCoordinator could be refused,
+    because it can wait behind a Fetch on the same connection until the rights are removed. Without a coordinator,
+    librdkafka defers a commit for 45 s.
     """
     admin = AdminClient(settings_of(broker, 'admin'))
     done(admin.create_topics([NewTopic('orders', 1)]))

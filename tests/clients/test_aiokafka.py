@@ -1,4 +1,4 @@
-"""The common behaviours with aiokafka. Each call runs aiokafka's event loop until the call is done."""
+"""The tests of `behaviours.py` with aiokafka. Each call runs aiokafka's event loop until the call is done."""
 import asyncio
 
 import aiokafka

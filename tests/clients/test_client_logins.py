@@ -1,7 +1,5 @@
-"""Unmodified clients log in by every mechanism that they support, in plain text and over TLS. Wrong passwords, and
-logins that are renewed.
-
-Covers KIP-103.
+"""Unmodified clients log in by every mechanism that they support, in plain text and over TLS. They report wrong
+passwords and renew their logins. Covers KIP-103.
 """
 import asyncio
 import hashlib

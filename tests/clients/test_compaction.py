@@ -31,7 +31,7 @@ def write(address):
 
 
 def read_all(address):
-    """Return (offset, key, value) of the records that are in the topic now."""
+    """Return (offset, key, value) of each record that is in the topic now."""
     config = {'bootstrap.servers': address, 'group.id': 'readers', 'enable.partition.eof': True}
     consumer = confluent_kafka.Consumer(config)
     consumer.assign([confluent_kafka.TopicPartition('latest', 0, 0)])

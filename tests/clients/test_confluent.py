@@ -120,7 +120,8 @@ class TestConfluent(Behaviours):
     library = ConfluentClient
 
     def test_all_topics_are_listed(self, client):
-        # librdkafka's request for all topics ends three bytes before its frame. The broker once refused it for this.
+        # In librdkafka, a request for all topics is three bytes shorter than its frame. The broker once refused it for
+        # this reason.
         client.create_topic('one-of-all', 1)
         assert 'one-of-all' in AdminClient({'bootstrap.servers': client.address}).list_topics(timeout=LIMIT_S).topics
 

@@ -1,5 +1,5 @@
-"""Connection limits of a live broker: set in its settings file, changed while it runs, and set by the quota of an
-address."""
+"""Connection limits of a live broker. A limit is set in the settings file, changed while the broker runs, or set by the
+quota of an address."""
 import contextlib
 import socket
 

@@ -1,4 +1,4 @@
-"""The common behaviours with librdkafka and `group.protocol=consumer` (KIP-848), through confluent-kafka."""
+"""The tests of `behaviours.py` with librdkafka (confluent-kafka) and `group.protocol=consumer` (KIP-848)."""
 import confluent_kafka
 import pytest
 from behaviours import Behaviours, Restarts, fresh, until

@@ -24,7 +24,7 @@ LOGIN_MODULE = f'{MODULES}.oauthbearer.OAuthBearerLoginModule required'
 
 
 class Provider:
-    """An identity provider with one client, at an http and at an https address."""
+    """An identity provider that knows one client and serves at an http address and at an https address."""
 
     def __init__(self, directory):
         self.certificates = make_certificates(directory)

@@ -1,6 +1,5 @@
-"""librdkafka's clients of one group change their protocol (KIP-848) one after the other, while records flow.
-
-Covers KIP-890.
+"""The members of a group of librdkafka change their group protocol (KIP-848) one after the other, while they copy
+records. Covers KIP-890.
 """
 import confluent_kafka
 import pytest
@@ -28,7 +27,8 @@ class Copier:
         self.consumer.subscribe([source])
 
     def copy(self):
-        """Copy the available records in a transaction. If it fails, abort it and seek back to its records."""
+        """Copy the available records in a transaction. If the transaction fails, abort it and seek back to its first
+        records."""
         messages = [message for message in self.consumer.consume(20, 0.1) if message.error() is None]
         if not messages:
             return
@@ -80,7 +80,7 @@ class Flow:
         self.settle()
 
     def leave(self):
-        """Let the oldest member leave, and wait until the others have settled."""
+        """Let the oldest member leave, and wait until the remaining members have a stable assignment."""
         self.members.pop(0).close()
         self.write()
         self.settle()

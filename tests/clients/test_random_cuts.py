@@ -1,4 +1,4 @@
-"""A proxy randomly cuts the connections of clients from before KIP-890. The broker refuses only late requests."""
+"""A proxy randomly cuts the connections of clients without KIP-890. The broker refuses only late requests."""
 import signal
 import subprocess
 import sys
@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 CLIENTS = {'ConfluentClient': 'test_confluent', 'KafkaPythonClient': 'test_kafka_python',
            'AiokafkaClient': 'test_aiokafka'}
 GAVE_UP = (1, -signal.SIGSEGV)
-"""The exit codes of a client that hung. It prints the stacks of its running threads, which may crash it."""
+"""The exit codes of a client process that hung. It prints the stacks of its running threads, and this may crash the
+process."""
 TRANSACTIONS_A_MINUTE = 10
-"""Each client completes at least this many, though it hangs now and then."""
+"""The least number of transactions that each client completes in a minute, although it hangs now and then."""
 
 
 class CutClient:
-    """The process of a client, started again each time it ends: kafka-python may wait for ever for an answer that was
-    cut.
+    """The process of a client. It is started again each time it ends, because kafka-python may hang after a cut.
 
     From the lines of the process, it knows which values were committed, which were aborted, and which have an unknown
     outcome.
@@ -83,8 +83,8 @@ class CutClient:
 
 
 def read_committed(address, topic):
-    """Read the committed records up to the high watermark. The broker first has to time out transactions that a client
-    left open."""
+    """Read the committed records up to the high watermark. First wait until the broker has aborted the transactions
+    that clients left open."""
     with Consumer(address) as every:
         end = every.end_offsets([(topic, 0)])[topic, 0]
     with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:

@@ -1,6 +1,5 @@
-"""A client of librdkafka without some rights gets errors that it understands, and can do all that its rights allow.
-
-Covers KIP-11.
+"""A librdkafka client that lacks some rights gets errors that it understands, and can do everything that its rights
+allow. Covers KIP-11.
 """
 import confluent_kafka
 import pytest

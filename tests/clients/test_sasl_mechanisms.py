@@ -35,11 +35,12 @@ HANDLER = f'{MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler'
 SESSION_MS = 1500
 
 TRIES = 120
-"""The number of metadata requests, of a second each, within which a client has logged in or was refused."""
+"""The most metadata requests that a client makes until its login succeeds or is refused. Each waits for up to one
+second."""
 
 
 class Guarded:
-    """A broker whose one listener accepts PLAIN and signed tokens, with the keys of the tokens and settings for
+    """A broker with one listener, which accepts PLAIN and signed tokens. Also the keys for the tokens, and settings for
     clients."""
 
     def __init__(self, start_broker, directory, **more):
@@ -89,7 +90,8 @@ def guarded(start_broker, tmp_path):
 
 
 def confluents_topics(settings):
-    """Return the topics, or raise KafkaException once librdkafka has reported that the login failed."""
+    """Return the topics that confluent-kafka lists. Raise KafkaException if librdkafka reports that the login
+    failed."""
     errors = []
     admin = AdminClient(settings | {'error_cb': errors.append})
     for _ in range(TRIES):
@@ -139,8 +141,8 @@ def test_kafka_python(guarded):
     for settings in (plain | {'sasl_plain_password': 'wrong'},
                      {'sasl_mechanism': 'OAUTHBEARER',
                       'sasl_oauth_token_provider': KafkaPythonToken(guarded.token(iss='other'))}):
-        # With kbroker and with Apache Kafka, the client may lose the reason: it drops an answer that arrives together
-        # with the end of the connection.
+        # The client may lose the reason, with Apache Kafka too: it drops an answer that arrives together with the end
+        # of the connection.
         with pytest.raises(KafkaPythonError, match=r'Unable to bootstrap|SaslAuthenticationFailed'):
             KafkaAdminClient(**common, **settings, bootstrap_timeout_ms=500)
 

@@ -62,7 +62,7 @@ def test_a_consumer_above_its_quota_is_notified_and_loses_nothing(broker):
 
 
 def read_all(address, client_id):
-    """Return the first four bytes of each message, and the throttling events that the client reported."""
+    """Read all messages. Return the first four bytes of each, and the throttling events that librdkafka reported."""
     events = []
     consumer = confluent_kafka.Consumer({
         'bootstrap.servers': address, 'group.id': 'readers', 'client.id': client_id, 'throttle_cb': events.append,

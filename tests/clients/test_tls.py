@@ -1,4 +1,4 @@
-"""Unmodified clients over TLS and in plain text. Metadata has the address of the listener that each uses."""
+"""Unmodified clients over TLS and in plain text. Metadata returns the address of the listener that the client uses."""
 import json
 import subprocess
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 
 class Measurement(NamedTuple):
-    """The broker's resident memory in MB, and the p99 of the good client's operations in ms of wall time."""
+    """The broker's resident memory in MB, and the p99 of the good client's operations in ms of wall time, during an
+    attack."""
 
     before_mb: float
     peak_mb: float
@@ -29,7 +30,7 @@ class Measurement(NamedTuple):
 
 
 def rows_of(lines: Iterable[str]) -> list[str]:
-    """Return a line for each attack: the growth of the memory, and p99 as a ratio to the quiet phase before."""
+    """Return a line for each attack: the growth of the memory, the p99, and its ratio to the p99 before the attack."""
     found: dict[str, list[Measurement]] = defaultdict(list)
     for line in lines:
         fields = json.loads(line)

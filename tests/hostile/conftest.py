@@ -1,4 +1,4 @@
-"""Fixtures of the attacks; `hostile/siege.py` says how to write one."""
+"""Fixtures of the attacks; `hostile/siege.py` describes how to write an attack."""
 import pathlib
 
 import pytest

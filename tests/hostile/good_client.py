@@ -9,8 +9,8 @@ Between two records it waits in a Fetch at the end of the partition. From time t
 `support/runner/attempts`. When its standard input ends, it prints its measurements as JSON: the wall time and the
 adjusted time of each operation in microseconds, and the processor times of the reference work.
 
-The adjusted time leaves out the load of the machine. It is the wall time without the time in which this client or the
-broker's loop waited for a processor. If the broker's processor time during the operation is less, it is that.
+The adjusted time excludes delays by other programs. It is the wall time minus the time in which this client or the
+broker's loop waited for a processor. It is never more than the broker's processor time during the operation.
 """
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class GoodClient:
         return read_answer(request, version, reply)
 
     def _times(self) -> tuple[int, int, int]:
-        """Return the time, the broker's processor time and both processes' waiting times, in nanoseconds."""
+        """Return (the time, the broker's processor time, the time that both processes waited for a processor), in
+        nanoseconds."""
         waited = sum(int(os.pread(fd, 100, 0).split()[1]) for fd in self._schedstats)
         return time.monotonic_ns(), time.clock_gettime_ns(self._clock), waited
 

@@ -52,7 +52,8 @@ class Guarded:
 
 
 def stop_half_way(attackers: Sequence[RawClient]) -> None:
-    """Begin a login with each attacker: a third sends nothing, a third half a frame, a third chooses a mechanism."""
+    """Begin a login with each attacker. One third sends nothing, one third sends half a frame, one third chooses a
+    mechanism."""
     for number, attacker in enumerate(attackers):
         with contextlib.suppress(ConnectionError):      # the oldest logins end at the bound
             attacker.socket.sendall([b'', framed(HANDSHAKE)[:7], framed(HANDSHAKE)][number % 3])

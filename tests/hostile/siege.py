@@ -1,4 +1,4 @@
-"""A broker under attack and a good client that uses it, with the limits that both must keep.
+"""A broker under attack, a good client that uses the broker during the attack, and the limits that both must keep.
 
     def test_an_attack(besieged):
         broker = besieged({'max.connections': '100'})       # a process; settings are optional
@@ -6,18 +6,19 @@
             with broker.connect() as attacker:              # a RawClient
                 attacker.ask(MetadataRequest(topics=[]), 12)
 
-`watched` starts a good client in a process of its own, runs the attack, and judges when the block ends:
+`watched` starts a good client in a separate process. The block is the attack. When it ends, `watched` checks that:
 
 - the broker's longest turn took at most TURN_LIMIT_MS, its longest tick at most WORST_LIMIT_MS of processor time
-- 99 of 100 operations of the good client took at most P99_LIMIT_MS, each at most WORST_LIMIT_MS, in adjusted time:
-  `good_client.py` describes how the load of the machine is left out
+- 99 of 100 operations of the good client took at most P99_LIMIT_MS of adjusted time, and none took more than
+  WORST_LIMIT_MS: `good_client.py` describes this time, which excludes delays by other programs
 - all records came back, and the broker logged no traceback
 - the broker left no objects that only the garbage collector could free
 - the broker's resident memory was never above `rss_mb`
 
-The limits are stated for the processor of `support/runner/attempts`. During the attack, the good client measures how
-much slower this processor is. An attack that exceeds a time limit runs again on a fresh broker. The best of three runs
-counts, because a long turn that the attack causes occurs in each run.
+The limits are times on the reference processor of `support/runner/attempts`. During the attack, the good client
+measures how much slower the present processor is, and the limits grow accordingly. An attack that exceeds a time limit
+runs again on a fresh broker, up to three times in all. It passes if one run keeps the limits: a long turn that the
+attack causes would occur in each run.
 
 An attack that the broker cannot withstand yet is marked as `xfail(strict=True)` with the reason. A long form of an
 attack is marked as `soak`. `-s` prints the measurements, with the wall time.
@@ -60,7 +61,7 @@ GOOD_CLIENT = pathlib.Path(__file__).with_name('good_client.py')
 
 
 class Operations(NamedTuple):
-    """The p99 and the maximum of the good client's operations, in ms of adjusted time and of wall time."""
+    """The p99 and the maximum of the good client's operation times, in ms: both as adjusted time and as wall time."""
 
     count: int
     p99_ms: float
@@ -86,7 +87,8 @@ class BesiegedBroker(BrokerProcess):
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str],
                  report: Callable[[Measurement], object] | None = None):
-        """Call `report` with the measurement of each attack, if given. Each attack then begins after a quiet phase."""
+        """If `report` is given, measure the good client before each attack, and call `report` with the measurement of
+        each attack."""
         super().__init__(directory, PROMPT | MEASURED | settings)
         self._report = report
         self._turns: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -113,15 +115,13 @@ class BesiegedBroker(BrokerProcess):
         return RawClient(host, int(port))
 
     def turns(self) -> dict[str, Any]:
-        """Return the broker's measurements since the last call."""
+        """Return the broker's measurements of its turns since the last call."""
         os.kill(self.pid, signal.SIGUSR1)
         return self._turns.get(timeout=ANSWER_LIMIT_S)
 
     def garbage(self) -> collections.Counter[str]:
-        """Let the broker run the garbage collector. Count by type the objects that it frees and that were created since
-        the start.
-
-        The count omits classes that `dataclass` has replaced in modules that were imported since.
+        """Let the broker run the garbage collector. Count by type the freed objects that were created since the start.
+        The count omits classes that `dataclass` replaced while a module was imported after the start.
         """
         os.kill(self.pid, signal.SIGUSR2)
         found = collections.Counter(self._garbage.get(timeout=ANSWER_LIMIT_S)) - self._garbage_of_start
@@ -134,26 +134,27 @@ class BesiegedBroker(BrokerProcess):
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name)) / 1024
 
     def find_coordinator(self, key_type: int = 0, key: str = 'crowd') -> None:
-        """Ask for a coordinator until the topic that it needs exists."""
+        """Send FindCoordinator until the internal topic that the coordinator needs exists."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         with self.connect() as client:
             while client.ask(request, 6).coordinators[0].error_code:
                 pass
 
     def held(self, what: str) -> int:
-        """Return the present figure of a line of the broker's ledger."""
+        """Return the present amount in the line `what` of the broker's ledger of structures."""
         ledger = read_status(str(self.directory))['ledger']
         found: int = next(line['now'] for line in ledger if line['what'] == what)
         return found
 
     def forget_peak(self) -> None:
-        """Reset VmHWM to the memory that is resident now."""
+        """Reset the broker's VmHWM, the peak of its resident memory, to the memory that is resident now."""
         pathlib.Path(f'/proc/{self.pid}/clear_refs').write_text('5')
 
     @contextlib.contextmanager
     def watched(self, rss_mb: float, *, turn_limit_ms: float = TURN_LIMIT_MS,
                 worst_limit_ms: float = WORST_LIMIT_MS) -> Iterator[None]:
-        """Run the block, which is the attack, while the good client works. Then judge both by the limits."""
+        """Run the block, which is the attack, while the good client works. Then check that broker and client kept the
+        limits."""
         quiet = self._quiet_phase() if self._report is not None else None
         with self._good_client() as client:
             try:
@@ -216,7 +217,7 @@ def many_connections(broker: BesiegedBroker, count: int,
 
 
 def replies_to(client: RawClient, frames: Iterable[bytes], at_once: int = 64) -> Iterator[bytes]:
-    """Send the frames, `at_once` of them at a time, and yield the reply to each."""
+    """Send the frames in groups of `at_once`, and yield the reply to each frame."""
     left = iter(frames)
     while burst := list(itertools.islice(left, at_once)):
         client.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in burst))
@@ -233,20 +234,21 @@ def create(client: RawClient, name: str, partitions: int, **configs: str) -> Non
 
 
 def produce_request(name: str, batches: Iterable[tuple[int, bytes]], acks: int = -1) -> Any:
-    """Return a request that produces (partition, batch) to a topic."""
+    """Return a Produce request to a topic. `batches` are pairs of (partition, batch)."""
     partitions = [{'index': index, 'records': batch} for index, batch in batches]
     return build('ProduceRequest', acks=acks, timeout_ms=30_000, topic_data=[
         {'name': name, 'partition_data': partitions}])
 
 
 def produce(client: RawClient, name: str, batches: Iterable[tuple[int, bytes]]) -> list[Any]:
-    """Produce (partition, batch) to a topic. Return the answers for the partitions."""
+    """Produce to a topic pairs of (partition, batch). Return the answers for the partitions."""
     found: list[Any] = client.ask(produce_request(name, batches), 9).responses[0].partition_responses
     return found
 
 
 def fetch_request(name: str, partitions: int, most_bytes: int, session_epoch: int) -> Any:
-    """Return a request that fetches the first partitions of a topic from offset 0, without a wait."""
+    """Return a Fetch from offset 0 of the first `partitions` partitions of a topic, which the broker answers without a
+    wait."""
     wanted = [{'partition': index, 'fetch_offset': 0, 'partition_max_bytes': most_bytes} for index in range(partitions)]
     return build('FetchRequest', max_wait_ms=0, min_bytes=1, max_bytes=most_bytes, session_epoch=session_epoch,
                  topics=[{'topic': name, 'partitions': wanted}])

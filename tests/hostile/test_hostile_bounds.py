@@ -1,5 +1,5 @@
-"""Attacks that fill one structure of the broker: ids, transactions, share sessions, topologies, rights, denials, long
-answers."""
+"""Attacks that each fill one structure of the broker: ids, transactions, share sessions, topologies, rights, denials,
+long answers."""
 from __future__ import annotations
 
 import itertools
@@ -120,7 +120,7 @@ def test_denials_of_ever_new_names(besieged):
 
 
 def test_denials_of_the_names_that_take_the_most_memory(besieged):
-    """Once, a thousand denials took 286 MB, and kept them after the connection had closed."""
+    """Before the bound, a thousand denials took 286 MB, which the broker kept after the connection had closed."""
     guarded = Guarded(besieged, authorizer_class_name=AUTHORIZER, super_users='User:ANONYMOUS')
     requests = [build('FindCoordinatorRequest', key_type=0, coordinator_keys=[widest(f'{turn} {number}')
                                                                             for number in range(10)])
@@ -134,7 +134,7 @@ def test_denials_of_the_names_that_take_the_most_memory(besieged):
 
 
 def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged):
-    """Once, 10,000 client ids took 1,292 MB and were never freed. The attack needs no login."""
+    """Before the bound, 10,000 client ids took 1,292 MB and were never freed. The attack needs no login."""
     broker = besieged()
     with broker.connect() as client:
         answer = client.ask(build('AlterClientQuotasRequest', entries=[
@@ -151,8 +151,8 @@ def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged
 
 
 def widest(name):
-    """Return a name with the most bytes that a string of the protocol may have, which takes four bytes of memory for
-    each character."""
+    """Return a name with as many bytes as a string of the protocol may have. In memory, each of its characters takes
+    four bytes."""
     return name + 'x' * (32_700 - len(name)) + EMOJI
 
 

@@ -1,4 +1,4 @@
-"""Attacks with settings that do not exist, and with many changes of lists."""
+"""Attacks with names of settings that do not exist, and with many changes of settings whose value is a list."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Fairness: one client produces as fast as it can while 50 modest clients work, with a quota and without."""
+"""Fairness: one greedy client produces as fast as it can, with a quota and without, while 50 modest clients work."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,7 @@ from kbroker.protocol.messages import MetadataRequest
 
 RATE = 1_000_000
 FREE_S = 10
-"""A client that was quiet may send the bytes of this many seconds at once."""
+"""After a pause, a client may send as many bytes at once as its quota allows in this many seconds."""
 IN_FLIGHT = 16
 MODEST = 50
 ROUNDS = 30

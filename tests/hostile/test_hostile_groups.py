@@ -18,7 +18,8 @@ def join_request(group_id='crowd', member_id='', protocols=1):
 
 
 @pytest.mark.parametrize(('members', 'worst_limit_ms'), [
-    # All connections send at the same moment, and the broker serves each once before it serves the good client again.
+    # All connections send at the same moment. The broker serves each of them once before it serves the good client
+    # again.
     (4_000, 100),
     pytest.param(10_000, 120, marks=pytest.mark.soak)])
 def test_a_crowd_of_members_joins_one_group(besieged, members, worst_limit_ms):

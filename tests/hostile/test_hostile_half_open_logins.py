@@ -1,7 +1,6 @@
-"""Logins that never end, and storms of logins, while a client that has logged in works.
-
-A siege has limits in milliseconds. These tests compare the client, the friend, with itself: the attack may at most
-double the time that 99 of 100 of its operations take.
+"""Logins that never end, and storms of logins, while a client that has logged in works. The limits of `siege.py` are in
+milliseconds. These tests instead compare this client, the friend, with itself: the attack may at most double its p99,
+the time within which 99 of 100 of its operations end.
 """
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ SALT = b'salt of the friend'
 ITERATIONS = 4096
 MOST_FACTOR = 2
 LEAST_P99_MS = 1
-"""A p99 below this counts as this: smaller differences are noise of the machine."""
+"""A smaller p99 is replaced by this value in ms, because differences below it are noise of the machine."""
 ATTEMPTS = 3
 """The attack fails only if it delays the friend in each of these attempts."""
 
 
 @pytest.fixture
 def guarded(besieged):
-    """Return a broker with the friend's user. The friend and the attackers use a listener that requires logins."""
+    """Return a broker whose listener requires logins, with a user for the friend."""
     guarded = Guarded(besieged)
     request = AlterUserScramCredentialsRequest
     with guarded.broker.connect() as client:
@@ -46,7 +45,8 @@ def guarded(besieged):
 
 @contextlib.contextmanager
 def measured(guarded: Guarded) -> Iterator[list[Operations]]:
-    """Run the friend during the block. Yield a list that has the friend's measurements after the block."""
+    """Run the friend during the block. Yield an empty list, to which the friend's measurements are added after the
+    block."""
     command = [sys.executable, str(GOOD_CLIENT), '127.0.0.1', str(guarded.port), str(guarded.broker.pid), USER, LOGIN]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as friend:
         try:
@@ -59,9 +59,8 @@ def measured(guarded: Guarded) -> Iterator[list[Operations]]:
 
 
 def p99_ms(guarded: Guarded, attack: contextlib.AbstractContextManager[object]) -> float:
-    """Return the time within which 99 of 100 operations of the friend end during an attack.
-
-    The attackers connect while the friend works, and disconnect when it has finished.
+    """Return the friend's p99 during an attack. The attackers connect while the friend works, and disconnect when the
+    friend has finished.
     """
     with contextlib.ExitStack() as attackers, measured(guarded) as found:
         attackers.enter_context(attack)
@@ -69,8 +68,8 @@ def p99_ms(guarded: Guarded, attack: contextlib.AbstractContextManager[object]) 
 
 
 def judge(guarded: Guarded, attack, attempts: int = ATTEMPTS) -> None:
-    """Compare the friend's times with and without the attack. One good attempt suffices, because the machine may be
-    busy."""
+    """Check that the attack at most doubles the friend's p99. One successful attempt suffices, because the machine may
+    be busy."""
     factors = []
     for _ in range(attempts):
         alone_ms = p99_ms(guarded, contextlib.nullcontext())
@@ -85,7 +84,7 @@ def judge(guarded: Guarded, attack, attempts: int = ATTEMPTS) -> None:
 
 @contextlib.contextmanager
 def half_open(guarded: Guarded, logins: int) -> Iterator[None]:
-    """Begin logins that never continue: a third sends nothing, a third sends half a frame, a third chooses a
+    """Begin logins that never continue. One third sends nothing, one third half a frame, one third chooses a
     mechanism."""
     with many_connections(guarded.broker, logins, guarded.connect) as attackers:
         stop_half_way(attackers)
@@ -100,7 +99,8 @@ def test_half_open_logins_do_not_double_the_times_of_a_client_that_is_logged_in(
 
 @contextlib.contextmanager
 def storm(guarded: Guarded, logins: int) -> Iterator[None]:
-    """Begin many logins at once: half of them with a guess at a password, half with a first message of SCRAM."""
+    """Begin many logins at the same time. Half of them guess a password; the other half send a first message of
+    SCRAM."""
     scram = framed(frame_of(SaslHandshakeRequest(mechanism=MECHANISM), 1),
                    frame_of(SaslAuthenticateRequest(auth_bytes=b'n,,n=friend,r=abcdef'), 2))
     with many_connections(guarded.broker, logins, guarded.connect) as attackers:

@@ -32,7 +32,7 @@ def guarded(besieged):
 
 @pytest.mark.parametrize('logins', [1_500, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_logins_that_stop_half_way(guarded, logins):
-    """A third of the clients sends nothing, a third half a frame, a third chooses a mechanism."""
+    """One third of the clients sends nothing, one third sends half a frame, one third chooses a mechanism."""
     with (many_connections(guarded.broker, logins, guarded.connect) as attackers,
           guarded.broker.watched(rss_mb=220)):
         stop_half_way(attackers)
@@ -84,7 +84,7 @@ def test_nothing_is_served_before_a_login(guarded):
 
 @pytest.mark.parametrize('count', [120, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_tokens_of_random_bytes(besieged, count):
-    """Each address sends too few tokens for the broker to delay it."""
+    """From each address come fewer failed logins than the number after which the broker delays an address."""
     guarded = Guarded(besieged, connection_failed_authentication_delay_ms='0')
     chance = random.Random(14)
     with guarded.broker.watched(rss_mb=180):
@@ -101,7 +101,7 @@ def test_tokens_of_random_bytes(besieged, count):
 
 
 def mutated(chance: random.Random) -> bytes:
-    """Return a message of a mechanism with some bytes changed, or random bytes."""
+    """Return a message of a SASL mechanism in which some bytes are changed, or a message of random bytes."""
     base = chance.choice([WRONG, b'n,,n=alice,r=abcdef', b'c=biws,r=abc,p=AAAA', b'n,,\x01auth=Bearer e30.e30.\x01\x01',
                           b'', chance.randbytes(chance.randrange(3000))])
     changed = bytearray(base)

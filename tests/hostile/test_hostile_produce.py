@@ -27,7 +27,7 @@ def bomb(codec: Compression, expanded_bytes: int = BOMB_BYTES) -> bytes:
 
 @pytest.mark.parametrize('codec', [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
 def test_batches_that_expand_a_thousand_times(besieged, codec):
-    """Once, the broker served no other client for 58 s because of a request of 647 KB."""
+    """A request of 647 KB once kept the broker from serving any other client for 58 s."""
     broker: BesiegedBroker = besieged()
     batch = bomb(codec)
     with broker.connect() as attacker:

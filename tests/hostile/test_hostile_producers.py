@@ -1,4 +1,4 @@
-"""Attacks with producer ids: endless requests for new ids, and batches each with a new id."""
+"""Attacks with producer ids: endless requests for new ids, and batches of which each has a new producer id."""
 from __future__ import annotations
 
 import time

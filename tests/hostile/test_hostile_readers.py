@@ -45,7 +45,8 @@ def test_pipelined_fetches_of_a_large_topic_that_are_never_read(besieged, reader
 
 @pytest.mark.parametrize('readers', [200, pytest.param(1_000, marks=pytest.mark.soak)])
 def test_pipelined_metadata_that_is_never_read(besieged, readers):
-    """The answers take memory: 128 MiB by `queued.max.request.bytes`, and up to 1 MiB more for each connection."""
+    """The answers take up to 128 MiB of memory (`queued.max.request.bytes`), and up to 1 MiB more for each
+    connection."""
     broker = besieged()
     with broker.connect() as client:
         create(client, 'wide', 2_000)

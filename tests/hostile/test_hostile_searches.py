@@ -1,4 +1,4 @@
-"""Attacks with searches by time: small requests that make the broker read, decompress and decode much."""
+"""Attacks with searches by time: small requests that make the broker read, decompress and decode many bytes."""
 from __future__ import annotations
 
 import time
@@ -33,13 +33,13 @@ def found(client: RawClient, name: str, timestamp_ms: int, partitions: int = 1) 
 
 
 def late_last(now_ms: int, count: int, value: bytes, codec: Compression = Compression.NONE) -> bytes:
-    """Return a batch of which only the last record has the time `now_ms`."""
+    """Return a batch of `count` records, of which only the last one has the timestamp `now_ms`."""
     return batch_of(now_ms, *[(now_ms - 1, None, value)] * (count - 1), (now_ms, None, value), compression=codec)
 
 
 @pytest.mark.parametrize('codec', [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
 def test_batches_that_expand_a_thousand_times(besieged, codec):
-    """A request of 49 bytes once held the loop for 160 ms, one for 40 partitions for 6.7 s."""
+    """A request of 49 bytes once held the loop for 160 ms, and a request for 40 partitions once held it for 6.7 s."""
     broker: BesiegedBroker = besieged()
     now_ms = int(time.time() * 1000)
     batch = late_last(now_ms, 1000, bytes(30_000), codec)

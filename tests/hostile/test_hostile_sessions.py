@@ -12,7 +12,8 @@ from kbroker.protocol.messages import FetchRequest
 
 PARTITIONS = 2_000
 MOST_WAITING = 100
-"""The number of sessions of PARTITIONS that fit the bound of 200,000 partitions in all sessions."""
+"""All sessions together may have 200,000 partitions. This is the number of sessions of PARTITIONS that fit this
+bound."""
 
 
 @pytest.mark.parametrize('sessions', [150, pytest.param(1_000, marks=pytest.mark.soak)])

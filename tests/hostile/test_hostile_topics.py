@@ -1,4 +1,4 @@
-"""Attacks with topics: created and deleted in a loop, created by Metadata, and described in a loop."""
+"""Attacks with topics, which are created and deleted in a loop, created by Metadata, or described in a loop."""
 from __future__ import annotations
 
 import pytest

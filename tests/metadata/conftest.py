@@ -39,5 +39,5 @@ def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
 
 @pytest.fixture
 def any_group_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let groups have configs of any name and size, for tests of the records in which the controller stores them."""
+    """Let groups have configs of any name and size, for tests of the records in which the controller stores configs."""
     monkeypatch.setattr('kbroker.metadata.config_operations.validate_group_configs', lambda config, overrides: None)

@@ -1,5 +1,5 @@
-"""A log directory on which tests start and stop a controller, and a file system that fails after a number of
-changes."""
+"""A log directory on which tests start and stop a controller, and a file system whose changes fail after a given
+number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIRECTORIES = DATA / 'kafka-directories'
 
 
 class CountdownFile(InterposedFile):
-    """A file whose file system counts each of its changes and decides whether it fails."""
+    """A file of which the file system counts each change, and decides whether the change fails."""
 
     def __init__(self, path: str, create: bool, fs: CountdownFileSystem):
         super().__init__(path, create)
@@ -46,7 +46,7 @@ class CountdownFile(InterposedFile):
 
 
 class CountdownDirectory(Directory):
-    """A directory whose file system counts each of its syncs and decides whether it fails."""
+    """A directory of which the file system counts each sync, and decides whether the sync fails."""
 
     def __init__(self, path: str, fs: CountdownFileSystem):
         super().__init__(path)
@@ -68,7 +68,7 @@ class CountdownFileSystem(FileSystem):
         self.torn_percent = torn_percent
         self.changes = 0
         self.tore_a_write = False
-        """True once a write has failed. If it stays False, `torn_percent` had no effect."""
+        """True if a write has failed, and so left a part of its bytes. If False, `torn_percent` had no effect."""
 
     def next_change(self) -> OSError | None:
         self.changes += 1
@@ -123,7 +123,7 @@ class ControllerDirectory:
 
     @property
     def segment(self) -> pathlib.Path:
-        """The path of the last segment of the metadata log."""
+        """Return the path of the last segment of the metadata log."""
         return max(self.metadata_directory.glob('*.log'))
 
     def next_place(self) -> dict[str, int]:
@@ -135,7 +135,8 @@ class ControllerDirectory:
         self.segment.write_bytes(self.segment.read_bytes() + data)
 
     def append_records(self, *records: Any, control: bool = False, **place: int) -> None:
-        """Append the records as the next batch, in which `place` may replace the offset or the epoch."""
+        """Append the records as the next batch of the log. `place` may replace the offset, epoch or timestamp of the
+        batch."""
         place = self.next_place() | place
         self.append(encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30))
 
@@ -159,13 +160,13 @@ class ControllerDirectory:
 
 def create_topic(controller: MetadataController, name: str, partitions: int,
                  configs: Mapping[str, str | None] | None = None) -> TopicImage:
-    """Create one topic at once."""
+    """Create one topic, and wait until it is durable."""
     (result,) = controller.at_once(controller.topics.create([NewTopic(name, partitions, configs or {})]))
     return image_of(result)
 
 
 def allocate_producer_ids(controller: MetadataController) -> range:
-    """Return a block of producer ids at once."""
+    """Allocate a block of producer ids, and wait until this is durable. Return the ids."""
     return controller.at_once(controller.allocate_producer_id_block())
 
 
@@ -197,7 +198,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> dict[str, str]:
-    """Change one resource and return its configs."""
+    """Change configs of one resource, and return all configs of the resource."""
     resource = resource_type, name
     errors = run_to_end(controller.configs.alter({resource: changes}, validate_only=validate_only))
     if errors[resource] is not None:

@@ -1,5 +1,5 @@
-"""Changes whose batch is written but not durable yet. No reader and no later change depends on them before their
-sync."""
+"""Changes of the metadata whose batch is written but not durable yet. No reader and no later change depends on such a
+change before its sync."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TOPIC, GROUP = int(ResourceType.TOPIC), int(ResourceType.GROUP)
 
 
 class ReportingFileSystem(FailingFileSystem):
-    """A file system that reports a failed write as Linux does: the first sync of each open file fails."""
+    """A file system that reports a failed write as Linux does: in each open file, only the first sync after it
+    fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,8 @@ class ReportingFile(FailingFile):
 
 
 class Changes:
-    """A controller on a held disk, with changes that its clients have requested."""
+    """A controller, the changes that clients have requested, and a disk on which a sync ends only when the test says
+    so."""
 
     def __init__(self, controller: MetadataController, disk: HeldDisk):
         self.controller = controller
@@ -62,7 +64,7 @@ class Changes:
         self.timers = Timers(ManualClock())
         self.long_work = LongWork(self.timers)
         self.ended: dict[str, Any] = {}
-        """The result or the error of each change that has ended."""
+        """Maps the name of each change that has ended to its result or error."""
 
     def begin(self, name: str, steps: Any) -> None:
         def done(error: Exception | None, result: Any) -> None:
@@ -98,7 +100,7 @@ def changes(node: ControllerDirectory, disk: HeldDisk) -> Changes:
 
 
 def written_topics(node: ControllerDirectory) -> list[int]:
-    """Return the offsets of the Topic records in the log."""
+    """Return the offsets of the Topic records in the metadata log."""
     return [entry.offset for entry in read_log(node.log_dir) if entry.value[1:2] == b'\x02']
 
 
@@ -153,7 +155,8 @@ def test_a_topic_created_at_once_knows_the_names_of_those_in_flight(changes: Cha
 
 
 def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Changes) -> None:
-    """If two syncs run at the same time, the kernel reports a failed write to one of them only."""
+    """The sync in a thread and the sync on the loop run at the same time. The kernel reports a failed write to only one
+    of them."""
     reasons: list[str] = []
     changes.controller.commits.on_failure = reasons.append
     changes.create('t')
@@ -167,7 +170,8 @@ def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Change
 def test_a_change_at_once_does_not_miss_an_error_that_a_thread_got(
     tmp_path: pathlib.Path, disk: HeldDisk
 ) -> None:
-    """The sync in the thread failed, but the loop did not know yet. The next sync, of the change at once, succeeds."""
+    """The sync in the thread has failed, but the loop does not know this yet. The loop then syncs the second change
+    itself, and this sync succeeds."""
     fs = ReportingFileSystem()
     changes = Changes(ControllerDirectory(tmp_path / 'other').start(fs, disk.sync), disk)
     changes.create('t')
@@ -182,7 +186,8 @@ def test_a_change_at_once_does_not_miss_an_error_that_a_thread_got(
 
 
 def test_one_batch_at_a_time_is_in_flight(node: ControllerDirectory, changes: Changes) -> None:
-    """After a power cut, the log might have a later batch without an earlier one. A start refuses to open that log."""
+    """With two batches in flight, a power cut could leave the second batch without the first. A start refuses to open
+    such a log."""
     for name in 'abc':
         record = ConfigRecord(resource_type=GROUP, resource_name=name, name='k', value='v')
         changes.begin(name, changes.controller.commits.write([record]))
@@ -215,7 +220,8 @@ def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
 def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
     tmp_path: pathlib.Path, seed: int, at_once: bool
 ) -> None:
-    """With `at_once`, the caller of a second change writes and syncs it, which also makes the first change durable."""
+    """A first change waits for its sync in a thread. With `at_once`, a second change is synced on the loop, which makes
+    the first one durable, too."""
     (tmp_path / 'root').mkdir()
     fs = FreezingFileSystem(tmp_path / 'root')
     disk = HeldDisk(is_held=True)

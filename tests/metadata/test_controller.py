@@ -1,4 +1,4 @@
-"""The operations of the controller, checked in its image, in its log and after a restart."""
+"""The operations of the controller. Their effect is checked in its image, in its log and after a restart."""
 
 from __future__ import annotations
 
@@ -424,8 +424,8 @@ OPERATIONS = {
 
 @pytest.mark.parametrize('operation', [name for name in OPERATIONS if name != 'open'])
 def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, operation: str) -> None:
-    """Each write and sync of the operation fails once. A write fails before, in the middle of and after the change of
-    the file."""
+    """In turn, each write and each sync of the operation fails. A failed write has changed the file not at all, in
+    part, or in full."""
 
     def prepared(name: str, fs: CountdownFileSystem) -> tuple[ControllerDirectory, MetadataController]:
         node = ControllerDirectory(tmp_path / name)
@@ -434,7 +434,8 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
         return node, controller
 
     def outcome(image: MetadataImage) -> tuple:
-        """Return the parts of an image that distinguish the operations, without random ids and elections."""
+        """Return the parts of an image in which the effects of the operations differ, without random ids and
+        elections."""
         return (
             {
                 topic.name: (topic.configs, [(found.index, found.leader) for found in topic.partitions])

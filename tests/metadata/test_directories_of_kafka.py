@@ -41,7 +41,8 @@ TAKEN_OVER = {
         FEATURES_4_3,
     ),
 }
-"""The content of each archive: the partitions of each topic, the log end offset, the last epoch and the features."""
+"""Maps each archive to its content: the partitions of each topic, the log end offset, the last epoch and the
+features."""
 
 
 def load(node) -> tuple[MetadataImage, QuorumLog]:

@@ -117,7 +117,7 @@ def test_partitions_may_come_in_any_order(with_topic: MetadataImage) -> None:
 
 
 def test_within_a_batch_each_record_finds_what_those_before_it_have_changed(with_topic: MetadataImage) -> None:
-    """The image builds the tuple of a topic's partitions once for all records of a batch."""
+    """For speed, the image builds the tuple of a topic's partitions only once for all records of a batch."""
     eligible = {'eligible_leader_replicas': [1], 'last_known_elr': [1]}
     config = ConfigRecord(resource_type=2, resource_name='t', name='a', value='1')
     after = replayed(partition(1, **eligible), change(**eligible), ClearElrRecord(topic_name='t'), config,

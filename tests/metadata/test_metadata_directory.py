@@ -269,7 +269,8 @@ def test_uuids_come_back() -> None:
 
 
 def test_opening_that_fails_anywhere_can_be_repeated(tmp_path, unpack) -> None:
-    """Every write from formatting to the first election fails once. The directory opens afterwards and is complete."""
+    """In turn, each write from formatting to the first election fails. The directory then still opens, and is
+    complete."""
     counting = CountdownFileSystem()
     ControllerDirectory(tmp_path / 'whole').start(counting)
     for allowed in range(counting.changes):

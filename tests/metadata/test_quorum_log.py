@@ -1,4 +1,4 @@
-"""The metadata log: the content that is allowed at its end, errors in its middle, and its single writer."""
+"""The metadata log: which content is allowed at its end, errors in its middle, and its single writer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_epoch_that_falls_refuses_to_open(stopped: ControllerDirectory) -> No
 NOT_KNOWN = [
     (None, b'\x01\x63\x00'), (None, b'\x02\x14\x00\x00'), (None, b'\x01\x14\x01\x00'), (None, b'\x01\x14\x00\x00extra'),
     (None, b''), (None, None), (b'\0\0\0\x09', b'\0\0\0'), (b'\0', b'\0\0\0'), (b'\0\0\0\x05', b'\0\x07\0\0\0')]
-"""Keys and values of records. Those with a key are control records."""
+"""(key, value) of records that the log does not know. A record with a key is a control record."""
 
 
 @pytest.mark.parametrize(('key', 'value'), NOT_KNOWN)

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: their content, when the controller writes them, and the segments and snapshots that it
+"""Snapshots of the metadata: their content, when the controller writes one, and which old segments and snapshots it
 then removes."""
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ pytestmark = pytest.mark.usefixtures('any_group_config')
 
 TOPIC_ID, DIRECTORY_ID = b'topic id 16 byte', b'dir id 16 bytes.'
 PLACE = {'cluster_id', 'node_id', 'metadata_offset', 'metadata_epoch', 'timestamp_ms'}
-"""The fields of an image that come from the name and the header of a snapshot, or that are not in the log."""
+"""The fields of an image that no record of a snapshot restores: they are in its name or header, or are not in the
+log."""
 NOT_IN_A_SNAPSHOT = {'leader_change_voters', 'open_transaction', '_changing'}
 NONE_DUE = Limits(1 << 40, 0, 1 << 40, -1)
 
@@ -70,7 +71,7 @@ def content(image: MetadataImage) -> dict[str, Any]:
 
 
 def restored(image: MetadataImage) -> MetadataImage:
-    """Return the replay of an image's snapshot."""
+    """Encode a snapshot of the image, and return the image to which the snapshot replays."""
     found = MetadataImage()
     for header, batch in iter_batches(b''.join(encoded_snapshot(image, 3, 1000))):
         found.replay(decode_batch(header, batch), header.last_offset, 3, 1000)
@@ -192,7 +193,7 @@ def test_a_snapshot_restores_what_kafka_wrote(unpack, name: str) -> None:
 
 
 class Snapshots:
-    """A controller that writes snapshots, on a directory whose long work the test runs."""
+    """A controller that writes snapshots. The test runs the long work in which it writes them."""
 
     def __init__(self, node: ControllerDirectory, limits: Limits, fs: FileSystem | None = None,
                  disk: HeldDisk | None = None):
@@ -208,7 +209,7 @@ class Snapshots:
 
     @property
     def names(self) -> list[str]:
-        """The names of the finished snapshots, without the snapshot that formatting wrote."""
+        """Return the names of the finished snapshots, without the snapshot that formatting wrote."""
         return sorted(path.name for path in self.node.metadata_directory.glob('*.checkpoint'))[1:]
 
     def write(self) -> None:
@@ -261,7 +262,7 @@ def test_a_snapshot_is_due_after_so_many_bytes_of_records(node: ControllerDirect
         snapshots.write()
         written += 400
     assert 3 <= len(snapshots.names) <= 5
-    # After a snapshot, the log begins a segment at the snapshot's end offset.
+    # After each snapshot, the log begins a segment at the end offset of the snapshot.
     assert set(snapshots.bases[1:]) <= {int(name.split('-')[0]) for name in snapshots.names}
 
 

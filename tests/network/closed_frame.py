@@ -21,7 +21,7 @@ def resident_mib():
 
 
 def held_mib_in_turns(peer, clock):
-    """Return the memory that the connections hold, in MiB: now, and after each turn that frees a part of it."""
+    """Return the memory that the connections hold, in MiB: at the call, and after each turn that frees a part of it."""
     memory, found = peer.commons.memory, []
     while not found or memory.held_bytes < found[-1]:
         found.append(memory.held_bytes)

@@ -29,13 +29,13 @@ def connect(reactor):
 
 @pytest.fixture
 def deferred(connect):
-    """Return a handler that keeps each request open until the test answers it, and a peer that it serves."""
+    """Return (a handler that answers a request only when the test says so, a peer that the handler serves)."""
     handler = DeferringHandler()
     return handler, connect(handler)
 
 
 @pytest.fixture
 def pipelined(connect):
-    """Return a handler that lets the next request pass before it answers, and a peer that it serves."""
+    """Return (a handler that lets the next request pass before it answers, a peer that the handler serves)."""
     handler = DeferringHandler(pipelined=True)
     return handler, connect(handler)

@@ -1,4 +1,4 @@
-"""Replies from files that are not in the page cache: only their own connection waits for the disk."""
+"""Replies from files that are not in the page cache. Only the connection of such a reply waits for the disk."""
 import gc
 import logging
 import socket

@@ -20,7 +20,8 @@ from kbroker.network.reactor import Reactor
 
 MORE_THAN_ALLOWED = (1 << 31) - 1
 GROWS_UP_TO = 2 << 20
-"""A frame's buffer doubles until this many bytes have arrived. It then grows to the size of the whole frame."""
+"""The buffer of a frame doubles until this many bytes of the frame have arrived. Then it grows to the size of the
+frame."""
 
 
 def test_bytes_that_come_one_by_one_make_the_same_requests(connect):
@@ -127,7 +128,7 @@ def test_a_frame_for_which_there_is_no_memory_closes_the_connection_after_the_re
 
 @contextlib.contextmanager
 def little_memory():
-    """Limit this process to less memory than MORE_THAN_ALLOWED, which is enough for all other allocations."""
+    """Limit the memory of this process, so that an allocation of MORE_THAN_ALLOWED fails and smaller ones succeed."""
     with open('/proc/self/statm') as file:
         present_bytes = int(file.read().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)

@@ -19,7 +19,7 @@ class Stream(Peer):
         self.framer = self.connection.framer
 
     def feed(self, data):
-        """Send the bytes. Return the bodies of the frames that they complete."""
+        """Send the bytes. Return the bodies of the frames that these bytes complete."""
         self.world.bodies.clear()
         for start in range(0, len(data), 1 << 16):
             self.socket.sendall(data[start:start + (1 << 16)])

@@ -15,7 +15,7 @@ LIMIT = 100_000
 LONG = frame(bytes(150_000))
 FULL = frame(bytes(300_000))
 HELD = FULL[:120_000]
-"""A part of a frame whose buffer takes all memory that connections may hold."""
+"""The beginning of a frame whose buffer takes all memory that connections may hold."""
 
 
 def swallow(connection, sequence, request):
@@ -119,7 +119,7 @@ def test_a_peer_that_holds_memory_and_moves_is_not_closed(share, clock):
 
 
 def test_frames_that_fill_the_memory_and_trickle_give_way(share, clock):
-    """Each of the trickling peers waits for memory, too: the broker does not read the bytes that it sends."""
+    """The peers that send single bytes wait for memory, too: the broker does not read what they send."""
     trickling = share(swallow, 5)
     for peer in trickling:
         peer.offer(HELD)
@@ -284,7 +284,7 @@ def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
 
 
 def test_a_frame_that_its_handler_keeps_counts_until_it_is_forgotten(share):
-    """The frame counts after its connection has closed, too. Otherwise a peer could leave uncounted frames in
+    """The frame also counts after its connection has closed. Otherwise a peer could leave uncounted frames in
     memory."""
     kept = []
     first, second = share(lambda connection, sequence, request: kept.append(connection.keep_frame()), 2, 10**9)

@@ -5,7 +5,7 @@ from kbroker.network.connection import Commons
 
 
 def mute_at(*bodies, time_ms=500):
-    """Return a handler that echoes each body, and mutes the connection if the body is one of `bodies`."""
+    """Return a handler that echoes each body, and mutes the connection for `time_ms` if the body is one of `bodies`."""
     def handle(connection, sequence, request):
         if bytes(request) in bodies:
             connection.mute(time_ms)

@@ -1,5 +1,5 @@
-"""TLS under a connection: however the bytes are split into records and reads, the frames are those of a plain
-socket."""
+"""TLS connections: whatever the boundaries of TLS records and of reads, the broker gets the same frames as without
+TLS."""
 import contextlib
 import logging
 import os
@@ -242,7 +242,7 @@ def test_a_cold_slice_is_sent_when_a_worker_has_read_it(reactor, settings, certi
 
 @pytest.fixture
 def updating(reactor, settings, certificates, tmp_path):
-    """Return a peer that has done its handshake, and a maker of the records that it can send next."""
+    """Return (a peer that has done its handshake, a function that returns records that the peer can send next)."""
     peer = TlsPeer(reactor, settings, certificates, keylog=tmp_path / 'keys', version=ssl.TLSVersion.TLSv1_3)
     peer.shake_hands()
     assert peer.session.cipher()[0] == 'TLS_AES_256_GCM_SHA384'
@@ -318,7 +318,7 @@ def test_a_peer_that_takes_the_answers_at_last_is_read_again(reactor, updating):
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_a_peer_that_resets_while_it_gets_an_alert_is_forgotten_in_silence(reactor, settings, certificates):
-    """Once, the broken pipe on sending the alert was printed as "Exception ignored" on stderr."""
+    """The broken pipe when the broker sends the alert was once printed as "Exception ignored" on stderr."""
     peer = TlsPeer(reactor, settings, certificates)
     peer.shake_hands()
     peer.socket.send(b'\x17\x03\x03\x00\x20' + bytes(32))
@@ -367,8 +367,7 @@ def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
 
 
 def test_connections_that_wait_for_their_share_leave_room_for_the_events_of_others(reactor, begin_handshakes):
-    """Once, each tick reported all waiting connections again, so with 8,000 of them another client waited for 30
-    ticks."""
+    """Each tick once reported all waiting connections again. With 8,000 of them, another client waited for 30 ticks."""
     _, commons = begin_handshakes(900)
     good = Peer(reactor, echo, 1000, commons)
     for _ in range(6):

@@ -62,7 +62,7 @@ def is_cut_off(client):
 
 
 def test_connections_that_come_at_once_are_accepted_in_several_ticks(serve, reactor, monkeypatch):
-    """The first accept uses up the tick's time for accepting."""
+    """The first accept uses up the time that a tick has for accepting connections."""
     monkeypatch.setattr('kbroker.network.server.ACCEPT_NS', 0)
     server = serve()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The transitions of a connection are a table, and a wrong one raises."""
+"""The transitions of a connection are a table, and a transition that is not in it raises an error."""
 import itertools
 
 import pytest

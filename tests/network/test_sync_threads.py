@@ -26,7 +26,7 @@ def broken_file(path):
 
 
 def add_slowly(results, error):
-    """Append to `results`, and take longer than the time of a turn."""
+    """Append the error to `results`, and take longer than one turn of the loop may take."""
     end_s = time.monotonic() + 0.003
     while time.monotonic() < end_s:
         pass
@@ -93,7 +93,8 @@ def test_closing_finishes_submitted_syncs_and_joins_the_threads(reactor, tmp_pat
 
 
 def test_long_completions_share_no_tick(reactor, threads):
-    """A completion is long when its partition has rolled a segment and writes a snapshot of its producers."""
+    """A completion takes long if its partition has rolled a segment, and therefore writes a snapshot of its
+    producers."""
     results, in_tick = [], []
     for _ in range(20):
         threads.sync([], lambda error: add_slowly(results, error))

@@ -1,7 +1,5 @@
-"""TLS contexts are built again when settings or files change. If the new ones are invalid, the old context remains in
-use.
-
-Covers KIP-651.
+"""TLS contexts are built again when settings or files change. If a new context cannot be built, the old one remains in
+use. Covers KIP-651.
 """
 import logging
 import os
@@ -186,7 +184,7 @@ def test_an_encrypted_key_needs_its_password(certificates, files, worker, given)
 
 @pytest.fixture(scope='module')
 def revoked(certificates):
-    """Make a revocation list that revokes the certificate of `client`, and not the one of `stranger`."""
+    """Make a revocation list that revokes only the certificate of `client`, and not the certificate of `stranger`."""
     return make_revocation_list(certificates, 'client')
 
 

@@ -46,7 +46,8 @@ def client_context(certificates, version=None):
 
 
 class FuzzedClient:
-    """A TLS client whose flights the test may change."""
+    """A TLS client. Before it sends a flight, the messages that TLS sends without waiting for an answer, a test may
+    change it."""
 
     def __init__(self, reactor, commons, server, context):
         self.reactor = reactor
@@ -81,7 +82,7 @@ class FuzzedClient:
 
 
 def mutated(data, chance):
-    """Return the bytes with a few changes: flipped, removed, inserted, repeated, or cut."""
+    """Return the bytes with a few changes: some bytes are flipped, removed, inserted, repeated, or cut off."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5, 20))):
         at = chance.randrange(len(found) + 1)
@@ -123,7 +124,7 @@ def test_mutated_first_messages_end_or_wait_and_are_never_served(reactor, common
 
 
 def says_the_same(flight, changed, version):
-    """Return whether a server finishes the handshake with the changed flight, too."""
+    """Return whether a server that gets the changed flight finishes the handshake as with the original flight."""
     if version == ssl.TLSVersion.TLSv1_3:
         flight, changed = without_dummies(flight), without_dummies(changed)
     return changed.startswith(flight)
@@ -166,7 +167,7 @@ def test_a_repeated_dummy_record_of_tls_1_3_changes_nothing(reactor, commons, se
 
 
 def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates):
-    """Without this test, those of mutated handshakes would pass on a broker that serves no client."""
+    """Without this test, the tests of mutated handshakes would also pass on a broker that serves no client at all."""
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         client = FuzzedClient(reactor, commons, server, client_context(certificates, version))
         for _ in range(3):
@@ -180,8 +181,8 @@ def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates
 
 @runs(5_000, 1_000_000)
 def test_a_mutated_certificate_has_a_name_or_a_reason(certificates, count):
-    """Before kbroker reads a certificate's subject, OpenSSL has verified the certificate. It does not check that
-    kbroker's parser can read it."""
+    """OpenSSL verifies a certificate before kbroker reads its subject, but does not check that kbroker's parser can
+    read the subject."""
     chance = random.Random(count)
     rules = parse_mapping_rules('RULE:^CN=([^,]+).*$/$1/L,DEFAULT')
     der = ssl.PEM_cert_to_DER_cert((certificates / 'client.crt').read_text())

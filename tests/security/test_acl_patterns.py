@@ -1,4 +1,4 @@
-"""The tree of prefixes finds the same prefixes as a search of a dict, and a decision is short whatever ACLs there
+"""The tree of prefixes finds the same prefixes as a walk over a dict. A decision stays short, however many ACLs there
 are."""
 import itertools
 import time
@@ -15,7 +15,7 @@ from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree
 from kbroker.security.authorizer import Authorizer
 from kbroker.security.principal import parse_principal
 
-# The letters take one, two and four bytes of memory. There are few, so that prefixes contain and exclude each other.
+# The letters take one, two and four bytes of memory. They are few, so that a prefix often begins with another prefix.
 PREFIXES = st.text('ab\u0142\U0001f600', max_size=6)
 
 
@@ -55,8 +55,8 @@ SETS = {
 @pytest.mark.parametrize('prefixes', SETS)
 @pytest.mark.parametrize('owner', [ALICE, BOB])
 def test_a_decision_is_short_whatever_prefixes_have_acls(prefixes, owner):
-    """A decision once hashed the name's beginning for the length of each prefix, which took 88 to 180 ms for one
-    name."""
+    """A decision once hashed the beginning of the name once for each length of a prefix, which took 88 to 180 ms for
+    one name."""
     authorizer = Authorizer()
     for number, prefix in enumerate(SETS[prefixes]()):
         authorizer.put(AccessControlEntryRecord(

@@ -15,7 +15,7 @@ from kbroker.security.audit_file import AuditFile, open_audit
 
 
 class Lines:
-    """A sink that keeps the lines."""
+    """A sink of the audit that collects the lines in a list."""
 
     waiting_bytes = 0
 

@@ -238,7 +238,7 @@ def test_a_name_cannot_forge_a_log_line(caplog):
 
 
 def test_long_hosts_of_acls_are_not_remembered():
-    """Once, a thousand of the longest hosts took 268 MB."""
+    """Before the bound, a thousand of the longest hosts took 268 MB."""
     before = _host_key.cache_info().misses
     for number in range(10):
         text = f'{number}' + 'h' * 30_000

@@ -1,4 +1,4 @@
-"""The work of the broker does not show an outsider whether a user exists.
+"""An outsider cannot learn from the broker's work whether a user exists.
 
 Wall time is too noisy for a test, so the work is counted: the lines that Python executes, and the calls of hash
 functions.
@@ -45,7 +45,7 @@ class Work:
         self.count.clear()
 
         def trace(frame, event, _):
-            # `_base36` is left out: it takes as many steps as its random number has digits.
+            # `_base36` is not counted: it takes as many steps as its random number has digits.
             if '/kbroker/security/' in frame.f_code.co_filename and frame.f_code.co_name != '_base36':
                 self.count[frame.f_code.co_filename, frame.f_lineno, event] += 1
             return trace
@@ -90,7 +90,8 @@ def test_scram_does_the_same_work_for_every_name(work, name):
 
 
 def test_the_answers_of_scram_do_not_show_who_exists():
-    """The lengths of challenges have the same distribution for users and for strangers, by a chi-squared statistic."""
+    """Check with a chi-squared test that the lengths of challenges have the same distribution for users and for
+    strangers."""
     users = {name: scram.ScramCredential(scram.new_salt(), b'k' * 32, b'k' * 32, 4096) for name in USERS}
     mechanism = Scram('SCRAM-SHA-256', lambda _, user: users.get(user), b's' * 32)
 

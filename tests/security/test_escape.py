@@ -1,4 +1,4 @@
-"""Text of a client cannot break a log line in two, and the line shows each of its characters."""
+"""A text that a client sends cannot break a log line in two, and the line shows each character of the text."""
 import json
 import logging
 import sys

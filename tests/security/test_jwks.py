@@ -1,4 +1,4 @@
-"""OAUTHBEARER with signed tokens: keys, tokens of another form, claims, and key sets that are loaded again."""
+"""OAUTHBEARER with signed tokens: keys, malformed tokens, claims, and key sets that are loaded again."""
 import base64
 import functools
 import hmac
@@ -55,7 +55,7 @@ def token(claims=None, made=None, algorithm='RS256', key_id='k', **header):
 
 
 class Bench:
-    """A key set and its mechanism. The test runs the jobs of its worker."""
+    """A key set, and the mechanism that verifies tokens with it. The test runs the jobs of the key set's worker."""
 
     def __init__(self, tmp_path, text=None, settings=SETTINGS):
         self.file = tmp_path / 'keys.json'
@@ -181,7 +181,7 @@ def test_a_token_that_is_not_a_token(bench):
 
 
 def test_nesting_of_any_depth_is_refused(bench):
-    """At some depth, Python's recursion bound permits one of the parsers and refuses the next one."""
+    """At some depths, one parser of the token stays within Python's recursion bound, and the next parser exceeds it."""
     for depth in range(1, 1100):
         header = b'{"alg":"RS256","kid":"k","x":%b%b}' % (b'[' * depth, b']' * depth)
         assert bench.refusal(f'{base64.urlsafe_b64encode(header).rstrip(b"=").decode()}.e30.AAAA') in (

@@ -1,4 +1,4 @@
-"""The mechanisms that a listener's settings enable, and attacks of an outsider on each."""
+"""The mechanisms that a listener's settings enable, and attacks of an outsider on each mechanism."""
 import contextlib
 import http.server
 import random

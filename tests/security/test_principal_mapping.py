@@ -1,4 +1,5 @@
-"""Principals of TLS clients: the text of a certificate's subject, and the rules that map it."""
+"""Principals of TLS clients: the text of a certificate's subject, and the rules that make a principal from this
+text."""
 import contextlib
 import ssl
 import subprocess

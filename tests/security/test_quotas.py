@@ -264,7 +264,8 @@ def test_meters_of_made_up_client_ids_are_bounded():
 
 
 def test_meters_and_counters_of_wide_client_ids_are_bounded_by_their_memory():
-    """Once, 10,000 of the longest client ids took 1,292 MB: with one emoji, each character takes four bytes."""
+    """Before the bound, 10,000 of the longest client ids took 1,292 MB. One emoji makes each character take four
+    bytes."""
     quotas = quotas_of(((ANY_CLIENT,), BYTES, 1))
     for number in range(1_000):
         quotas.meter('alice', f'{number}' + 'x' * 32_000 + '\U0001f600').record_produced(1)

@@ -1,4 +1,5 @@
-"""The broker's side of SCRAM: vectors of RFC 7677 and of Apache Kafka, downgrades, replays, and unknown users."""
+"""The broker's side of SCRAM: recorded logins of RFC 7677 and of Apache Kafka, downgrades, replays, and unknown
+users."""
 import base64
 import hashlib
 import hmac
@@ -24,7 +25,7 @@ from kbroker.security.scram import (
 SECRET = b's' * 32
 MECHANISMS = ('SCRAM-SHA-256', 'SCRAM-SHA-512')
 
-# Each vector: mechanism, user, password, salt, iterations, messages.
+# Recorded logins by name. Each is: mechanism, user, password, salt, iterations, messages.
 VECTORS = {
     'RFC 7677': ('SCRAM-SHA-256', 'user', 'pencil', base64.b64decode('W22ZaJ0SNY7soEsUEjb6gQ=='), 4096, (
         b'n,,n=user,r=rOprNGfwEbeRWgbNEkqO',
@@ -46,7 +47,8 @@ VECTORS = {
 
 
 def exchange_of(name):
-    """Return the messages of a vector, and before them an exchange of the broker with the vector's server nonce."""
+    """Return (the broker's side of a recorded login, the recorded messages). The broker uses the recorded server
+    nonce."""
     mechanism, user, password, salt, iterations, messages = VECTORS[name]
     credential = credential_of(mechanism, password, salt, iterations)
     nonce = messages[1].partition(b',')[0].removeprefix(messages[0].partition(b',r=')[2].join((b'r=', b'')))
@@ -63,7 +65,7 @@ ONE_USER = mechanism_with({'alice': 'horse'})
 
 
 def log_in(mechanism, username, password):
-    """Log in with kbroker's client. Return the broker's exchange."""
+    """Log in with kbroker's client. Return the broker's side of the login."""
     talk, exchange = conversation(mechanism.name, username, password), mechanism.begin()
     message = next(talk)
     while True:
