@@ -17,7 +17,7 @@ def disk():
 
 @pytest.fixture
 def start_node(tmp_path, disk):
-    """Return a function that starts a broker with the given settings on the test's directory."""
+    """Yield a function that starts a broker with the given settings on the test's directory."""
     started = []
 
     def start(**settings):

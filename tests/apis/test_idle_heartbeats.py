@@ -177,7 +177,7 @@ def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kin
 
 @pytest.fixture(params=list(REQUESTS))
 def idle(request, tmp_path):
-    """Return a Side on a new broker. Its member 0 has joined the group, and needs no further change."""
+    """Yield a Side on a new broker. Its member 0 has joined the group, and needs no further change."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
         side.begin(request.param, 'g')

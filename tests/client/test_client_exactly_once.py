@@ -26,7 +26,7 @@ dead members have timed out."""
 
 @pytest.fixture
 def proxy_of():
-    """Return a function that makes a proxy. The fixture closes the proxy after the test."""
+    """Yield a function that makes a proxy. The fixture closes the proxy after the test."""
     with ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(closing(CuttingProxy(*arguments, **options)))
 

@@ -145,7 +145,7 @@ SPARE_BYTES = 4 << 20
 
 @pytest.fixture
 def allocated_bytes():
-    """Return a function that returns the number of bytes that were allocated since the test began."""
+    """Yield a function that returns the number of bytes that were allocated since the test began."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

@@ -44,7 +44,7 @@ def topic(cluster, request):
 
 @pytest.fixture
 def join(broker, topic):
-    """Return a function that opens a new member of the group."""
+    """Yield a function that opens a new member of the group."""
     members = []
 
     def opened(on_refused=None, **settings):

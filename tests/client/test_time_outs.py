@@ -184,7 +184,7 @@ class LateAnswers(TcpProxy):
 
 @pytest.fixture
 def late(start_broker):
-    """Return a proxy in front of a broker. The broker advertises the proxy's address, and has a topic with a record."""
+    """Yield a proxy in front of a broker. The broker advertises the proxy's address, and has a topic with a record."""
     with closing(LateAnswers()) as proxy:
         broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
         proxy.target = broker.address

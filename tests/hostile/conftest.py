@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def besieged(request, tmp_path):
-    """Return a function that starts a broker which measures its turns. The test fails if the broker logs a
+    """Yield a function that starts a broker which measures its turns. The test fails if the broker logs a
     traceback."""
     if request.config.getoption('--against') != 'kbroker':
         pytest.skip('only kbroker measures its turns')

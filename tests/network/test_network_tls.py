@@ -338,7 +338,7 @@ def client_hello():
 
 @pytest.fixture
 def begin_handshakes(reactor, settings):
-    """Return a function that opens connections which send the first message of a handshake and no other."""
+    """Yield a function that opens connections which send the first message of a handshake and no other."""
     commons = commons_for(reactor, echo)
     context = server_context(dict(settings))
     opened = []

@@ -11,7 +11,7 @@ def ignore(connection, sequence, body):
 
 @pytest.fixture
 def join(reactor):
-    """Return a function that connects a peer which has not logged in."""
+    """Yield a function that connects a peer which has not logged in."""
     peers = []
     commons = commons_for(reactor, ignore, max_connections=6)
 

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: its virtual machine takes seconds to start."""
+"""Fixtures: one Spark session for the whole run, because its JVM takes seconds to start, and log files."""
 import hashlib
 import os
 import pathlib
@@ -16,7 +16,7 @@ MAVEN_LIMIT_S = 900
 
 
 def connector_jars():
-    """Return the jars of Spark's own connector. Fetch them when the pom changed."""
+    """Return the paths of the jars of Spark's own connector. Download them if the pom has changed."""
     pom = HERE / 'pom.xml'
     listing = CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     with fetching():
@@ -30,21 +30,22 @@ def connector_jars():
 
 
 def protobuf_jars():
-    """Return the jars of Spark's Protobuf package, separated by commas. The tests do not fetch them."""
+    """Return the paths of the jars of Spark's Protobuf package, separated by commas. The tests do not download these
+    jars."""
     return [path for path in os.environ.get('KBROKER_SPARK_PROTOBUF_JAR', '').split(',') if path]
 
 
 @pytest.fixture
 def log(tmp_path):
-    """Files of a log directory that the test writes."""
+    """Return a log directory with one partition, whose files the test writes."""
     from spark_rows import LogFiles
     return LogFiles(tmp_path / 'logs')
 
 
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
-    """A session on two cores. Its workers find the project and `support`. `format("kbroker")` works without
-    registration."""
+    """Yield a Spark session on two cores. Its Python workers can import kbroker and `support`, so `format("kbroker")`
+    works without registration."""
     from pyspark.sql import SparkSession
     work = tmp_path_factory.mktemp('spark')
     os.environ['PYTHONPATH'] = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))

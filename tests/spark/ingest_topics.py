@@ -36,7 +36,7 @@ def delete_records(address, name, partition, offset):
 
 
 class Writer:
-    """Writes one transaction after the other. Each value is used once."""
+    """Writes transactions one after the other. Each value occurs in only one record."""
 
     def __init__(self, address, transactional_id):
         self.producer = confluent_kafka.Producer({
@@ -47,7 +47,8 @@ class Writer:
         self._touched = set()
 
     def write(self, topic, records, end='commit', partitions=2, value=None):
-        """Write a transaction. `end` is commit, abort, or None to leave it open."""
+        """Write a transaction of `records` records. `end` is 'commit', 'abort', or None, which leaves the transaction
+        open."""
         self.producer.begin_transaction()
         self._touched = {TopicPartition(topic, number % partitions) for number in range(min(records, partitions))}
         for number in range(records):
@@ -91,7 +92,8 @@ def consumed(address, topic):
 
 
 def ingested(to):
-    """Return the same columns of all visible runs. A duplicate row is returned twice."""
+    """Return (partition, offset, key, value) of each row in all visible runs, like `consumed`. A duplicate row is
+    returned twice."""
     rows = []
     for path in sorted(to.glob('run=*/**/*.parquet')):
         table = pyarrow.parquet.ParquetFile(path).read(columns=['partition', 'offset', 'key', 'value'])

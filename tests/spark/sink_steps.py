@@ -28,7 +28,8 @@ def options(broker, topic, **more):
 
 
 def planned(given):
-    """Return a stream's writer as the tasks receive it. Raise the error of the plan."""
+    """Make the plan of a stream, and return its writer in the form that tasks receive. Raise the error with which a
+    plan fails."""
     try:
         pickled = pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False))
     except PlanError as error:
@@ -37,7 +38,7 @@ def planned(given):
 
 
 def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
-    """Return the result of a task of micro-batch `number`."""
+    """Let a task of micro-batch `number` write the values, and return its result."""
     monkeypatch.setattr(TaskContext, '_taskContext', None)
     context = TaskContext()
     context._localProperties = {BATCH_ID: str(number), QUERY_ID: 'q'}
@@ -46,7 +47,8 @@ def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
 
 
 def commit(given, number, *results):
-    """Commit as a process of its own does, with a writer that has no plan."""
+    """Commit the results of a micro-batch, with a writer that has no plan: Spark commits in another process than it
+    plans."""
     KafkaLogDataSource(given).streamWriter(VALUE, False).commit(list(results), number)
 
 

@@ -1,4 +1,5 @@
-"""A directory is read during appends, rolls, compaction and deletion. Each result is the state of one moment."""
+"""A reader reads a directory during appends, rolls, compaction and deletion. Each result is the state of the log at one
+moment."""
 import random
 import re
 import threading
@@ -14,8 +15,8 @@ from kbroker_tools.spark.tasks import open_place
 WRITES = 1500
 KEYS = 12
 WRITES_BETWEEN_READS = 5
-"""The least writes between two reads. Otherwise the reader may keep the interpreter, and read the same thousands of
-times."""
+"""The least number of writes between two reads. Without it, the reading thread may keep the interpreter, and read the
+same log thousands of times."""
 
 
 class Writer(threading.Thread):
@@ -104,7 +105,7 @@ def test_compaction_beside_the_reader_takes_only_what_is_superseded(tmp_path):
         for offset, key, value in sorted(writer.history):
             if offset < end:
                 latest[key] = (offset, key, value)
-        # Only records that were superseded by a record above `end` may be gone by now.
+        # Compaction may have removed only records that were superseded by a record above `end`.
         newest = {key: max(offset for offset, other, _ in writer.history if other == key) for key in latest}
         missing = {key for key, row in latest.items() if row not in found}
         assert all(newest[key] >= end for key in missing)

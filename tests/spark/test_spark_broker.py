@@ -1,4 +1,5 @@
-"""Rows from a broker: pieces, loss, damage, and the tables compared with the other tools."""
+"""Rows from a broker: tasks, lost records, damage, and the tables of the log compared with the output of the
+commands."""
 import contextlib
 import time
 from types import SimpleNamespace
@@ -145,7 +146,7 @@ def test_transactions(kafka):
     found = rows(**at(kafka, 'transactions', isolation='read_uncommitted', includeTransactions='true'))
     assert [(row['value'].decode(), row['outcome']) for row in found] == [
         ('aborted', 'aborted'), ('committed', 'committed'), ('open', 'open'), ('above', 'aborted'), ('plain', None)]
-    # A schema alone may select the column.
+    # The column is also returned if only the schema of the query selects it.
     assert [row['outcome'] for row in rows(columns=['outcome'], **at(
         kafka, 'transactions', isolation='read_uncommitted'))] == [row['outcome'] for row in found]
 
@@ -209,7 +210,7 @@ def test_damage_that_a_broker_hands_on(kafka):
 
 
 def answered(monkeypatch, *answers):
-    """Run a task over offsets 0 to 5. Its broker sends these responses, and repeats the last one."""
+    """Run a task over offsets 0 to 5. Its broker sends the `answers`, one after the other, and repeats the last one."""
     left = list(answers)
     monkeypatch.setattr(Fetches, '_receive', lambda self, connection, position: (
         left.pop(0) if len(left) > 1 else left[0], None))
@@ -239,7 +240,7 @@ def test_an_end_that_the_broker_does_not_have_any_more_is_loss(monkeypatch):
 
 @pytest.fixture(scope='module')
 def lived_in(kafka):
-    """A broker with topics, groups and transactions of every kind."""
+    """Yield a broker with topics, groups and transactions of every kind."""
     create(kafka, 'life', 2)
     write(kafka, 'life', 'a', 'b', transactional_id='life-1')
     write(kafka, 'life', 'c', transactional_id='life-2', end='abort')
@@ -261,7 +262,7 @@ def lived_in(kafka):
 
 @pytest.fixture(params=['broker', 'files'])
 def place(request, lived_in):
-    """The options that name the broker or the directory, and the view of it that the other tools use."""
+    """Yield (the options that name the broker or its directory, the view of it that the commands use)."""
     with contextlib.ExitStack() as stack:
         if request.param == 'files':
             view = DirectoryView(lived_in.directory)
@@ -337,7 +338,8 @@ def test_a_coordinator_without_rows_is_no_task(tmp_path):
 
 
 def test_what_a_group_committed_of_a_topic_that_was_not_asked_for(place):
-    """A broker once raised a KeyError here, because only the ends of the requested topics were known."""
+    """The table once failed with a KeyError for a broker, because the source knew only the ends of the requested
+    topics."""
     options, _ = place
     found = rows(table='offsets', **options, subscribe='__consumer_offsets')
     assert {(row['topic'], row['last_stable_offset']) for row in found if row['group_id'] == 'readers'} == {
@@ -350,7 +352,7 @@ def test_segments_as_a_table(lived_in):
     assert [(row['base_offset'], row['size_bytes']) for row in found] == [
         (int(path.stem), path.stat().st_size) for path in files]
     assert [row['is_active'] for row in found] == [path is files[-1] for path in files]
-    # The active segment has an index from its first entry on.
+    # Only the active segment may lack an index, until the first entry.
     assert all(row['has_index'] for row in found if not row['is_active'])
     assert len(found) > 1 and any(row['has_transaction_index'] for row in found)
     with pytest.raises(OptionError, match='table: found segments with'):

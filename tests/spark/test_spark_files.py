@@ -1,4 +1,4 @@
-"""Rows from files, for every state of a log."""
+"""Rows that the source reads from files, for every state of a log."""
 import os
 import pickle
 import shutil
@@ -73,7 +73,7 @@ def test_an_empty_partition_and_an_empty_topic(log):
 
 
 def write_and_delete(log, values, start_offset):
-    """Write each value to a segment of its own. Then delete the records below `start_offset`."""
+    """Write each value to a separate segment. Then delete the records below `start_offset`."""
     for value in values:
         log.write(value)
         log.roll()
@@ -84,7 +84,7 @@ def write_and_delete(log, values, start_offset):
 def test_a_log_that_begins_above_0(log):
     write_and_delete(log, 'abcd', 2)
     assert [row['offset'] for row in rows(path=log.path)] == [2, 3]
-    # The path of a single partition finds the checkpoints in the log directory, too.
+    # If the path is that of a single partition, the source finds the checkpoints in the log directory above it.
     assert [row['offset'] for row in rows(path=log.partition)] == [2, 3]
     assert LOG_START in os.listdir(log.path)
 
@@ -279,7 +279,7 @@ def test_small_partitions_share_a_task(tmp_path):
 # ---- loss
 
 def write_each(log, values):
-    """Write the values. Return the position at which each ends in the file."""
+    """Write the values. Return for each value the position in the file at which its batch ends."""
     return [log.segments()[0].stat().st_size for value in values if log.write(value) >= 0 and log.flush()]
 
 
@@ -419,7 +419,7 @@ def test_internal_topics_have_to_be_named(tmp_path):
 
 
 def test_files_of_transactions_that_were_left_behind(segmented, caplog):
-    """If only the logs, or the logs and the snapshots, were copied, all headers are read."""
+    """If a copy has only the `.log` files, or only these and the snapshots, the source reads all batch headers."""
     segmented.write('aborted', producer_id=1)
     segmented.end(1, commit=False)
     segmented.roll()
@@ -494,9 +494,8 @@ def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
 
 
 def test_a_listing_within_a_deletion_has_no_log_file_without_its_transaction_index():
-    # A segment vanishes during the second listing of its directory. The listing still has its log file, but no longer
-    # its transaction index. Two listings with the same log files once were accepted, and aborted records became
-    # readable.
+    # A segment is removed during the second listing of its directory: the listing still has its log file, but not its
+    # transaction index. The source once accepted two listings with the same log files, and returned aborted records.
     logs = {f'{base:020d}.log': FileFacts(100, 0) for base in (0, 10)}
     whole = logs | {f'{0:020d}.txnindex': FileFacts(34, 0)}
     rest = {name: facts for name, facts in logs.items() if name.startswith(f'{10:020d}')}

@@ -1,4 +1,4 @@
-"""The tables of groups and offsets: groups of every kind, of a broker and of its directory."""
+"""The tables `groups` and `offsets`: groups of every kind, read from a broker and from its directory."""
 import contextlib
 import json
 import time
@@ -36,7 +36,7 @@ def until(is_over, do):
 
 
 def join_streams(cluster):
-    """Join a streams group. Return when its member has tasks."""
+    """Join a streams group. Wait until the member has tasks."""
     epoch, answered = 0, []
 
     def beat():
@@ -56,7 +56,7 @@ def join_streams(cluster):
 
 @pytest.fixture(scope='module')
 def lived_in(tmp_path_factory):
-    """A broker whose groups have read a part of a topic of two partitions."""
+    """Yield a broker whose groups have read a part of a topic with two partitions."""
     broker = BrokerProcess(tmp_path_factory.mktemp('spark-groups') / 'data', SETTINGS)
     with contextlib.ExitStack() as stack:
         stack.callback(broker.kill9)
@@ -121,7 +121,7 @@ def test_offsets_of_every_kind_are_listed(options):
 
 @pytest.mark.parametrize('isolation', ['read_committed', 'read_uncommitted'])
 def test_the_lag_of_a_share_group_ends_at_the_high_watermark(options, lived_in, isolation):
-    """The lag equals that of kbroker-share-groups, and includes an open transaction."""
+    """The lag equals the LAG of kbroker-share-groups, and includes the records of an open transaction."""
     described = run_in_process('share-groups', '--bootstrap-server', lived_in.address, '--describe', '--group', 'share',
                                '--json')
     expected = [json.loads(line)['lag'] for line in described.stdout.splitlines()]

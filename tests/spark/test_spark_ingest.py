@@ -40,7 +40,7 @@ def other_writer(shared_broker):
 
 @pytest.fixture(params=['broker', 'directory'])
 def source(request, shared_broker):
-    """The source of one log: the broker, or its files."""
+    """Return the source of the log: the address of the broker, or its directory."""
     return shared_broker.address if request.param == 'broker' else str(shared_broker.directory)
 
 
@@ -104,7 +104,8 @@ def test_partitions_that_are_added_are_read_from_their_start(spark, shared_broke
 @pytest.mark.parametrize(('kind', 'codec'), [(kind, codec) for kind in CODECS
                                               for codec in CODECS[kind]])
 def test_files_are_written_with_each_codec_of_their_format(spark, tmp_path, kind, codec):
-    """Parquet's default once could not be changed, and no row was ever written where snappy did not load."""
+    """The default codec of Parquet once could not be changed. Where the snappy library cannot be loaded, no row was
+    ever written."""
     files = LogFiles(tmp_path / 'log', 'coded')
     files.write(*(['the same value'] * 200))
     files.flush()
@@ -166,7 +167,8 @@ def test_a_run_that_fails_leaves_everything_as_it_was(spark, shared_broker, writ
     before = (ingest.rows, progress_of(ingest.state))
     writer.write(topic, 10)
     with monkeypatch.context() as patch:
-        # The patch has the effect of executors that write into a directory of the same name on another machine.
+        # The patch simulates executors that write into a directory of the same name on another machine, so no file is
+        # visible here.
         patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: Written(10, 0, None))
         with pytest.raises(IngestError, match='found 0 rows in 0 files, and the tasks wrote 10'):
             ingest.run()
@@ -243,10 +245,8 @@ def test_avro_of_one_plain_value(spark, shared_broker, writer, tmp_path):
 
 
 def test_a_struct_without_any_field_is_distinguished_from_one_with_fields(spark):
-    """The result decides if a Protobuf message was read.
-
-    For an unreadable message, or one of another type, Spark returns a row of nulls with empty lists and maps. Such
-    lists and maps once counted as fields.
+    """If the struct has no field, the Protobuf message counts as unreadable. For an unreadable message, or a message of
+    another type, Spark returns a row of nulls with empty lists and maps. Empty lists and maps once counted as fields.
     """
     frame = spark.createDataFrame(
         [(1, None, None, None), (None, 'a', [], {}), (None, None, [1], None), (None, None, None, {1: 1}),

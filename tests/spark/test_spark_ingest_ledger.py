@@ -17,7 +17,7 @@ def ledger(tmp_path):
 
 
 def run_once(ledger, facts=FACTS):
-    """Run the ingest over ten offsets."""
+    """Run an ingest of ten offsets once."""
     with ledger.locked():
         known = ledger.open(facts)
         start = known.offsets.get(('t', 0), 0)
@@ -66,7 +66,8 @@ class KilledAt:
 
 
 def survives(ledger, number, is_after):
-    """Run the ingest in a child that is killed at that call. Return True if the ingest ended before the call."""
+    """Run the ingest in a child process that is killed at the call `number`. Return True if the ingest ended before
+    this call."""
     child = os.fork()
     if child == 0:
         try:
@@ -135,7 +136,7 @@ def test_a_new_state_does_not_take_over_runs_of_another(ledger, tmp_path):
     other = Ledger(ledger.to, tmp_path / 'other')
     other.state.mkdir()
     refused(other, 'found run 1 of an ingest that is not in')
-    # This is the step that the message advises.
+    # The operator follows the advice of the error message.
     (other.state / 'progress.json').write_text((ledger.to / 'run=000001' / '_ingest.json').read_text())
     assert run_once(other).run == 2
     assert visible(other) == list(range(20))

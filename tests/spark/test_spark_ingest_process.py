@@ -1,4 +1,4 @@
-"""`kbroker-ingest` as a process: killed, interrupted, on a cluster, under spark-submit."""
+"""`kbroker-ingest` as a process, which is killed, interrupted, run on a cluster, or run by spark-submit."""
 import contextlib
 import json
 import os
@@ -106,7 +106,7 @@ def test_a_signal_ends_it_and_leaves_what_was_there(shared_broker, writer, tmp_p
 
 
 def test_where_snappy_does_not_load_one_line_names_another_codec(tmp_path):
-    """The error once was a stack trace of Java, and no option chose another codec."""
+    """The error once was a stack trace of Java, and there was no option for another codec."""
     files = LogFiles(tmp_path / 'log', 'orders')
     files.write('a', 'b')
     files.flush()
@@ -248,7 +248,7 @@ def test_wrong_usage_is_reported_before_java_starts(more, words):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The address of a master with two workers that have one core each."""
+    """Yield the address of a Spark master with two workers, which have one core each."""
     cluster = SparkCluster(tmp_path)
     yield cluster.address
     cluster.close()
@@ -266,7 +266,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
     done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=environment())
     assert (done.returncode, done.stderr) == (0, '')
     assert json.loads(done.stdout)['rows'] == 50
-    # Both workers had an executor that ran tasks.
+    # An executor on each worker ran tasks.
     assert [len(list(tmp_path.glob(f'work{number}/app-*/*'))) > 0 for number in range(2)] == [True, True]
 
     writer.write(topic, 50)

@@ -27,7 +27,7 @@ WHEN_MS = 1_700_000_000_000
 @pytest.fixture(scope='module', params=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp('judged') / 'data'
-    # By default, the files show a new log start only after up to a minute.
+    # With the default interval, it may take a minute until the checkpoint file has a new log start.
     settings = {'log.flush.start.offset.checkpoint.interval.ms': '100'}
     if request.param == 'apache-kafka':
         started = KafkaProcess(directory, {**settings, 'log.initial.task.delay.ms': '100'})

@@ -12,7 +12,7 @@ LISTINGS_OF_A_LOST_RANGE = 2
 
 @pytest.fixture
 def log(tmp_path):
-    """A log with two batches in each segment."""
+    """Return a log with two batches in each segment."""
     files = LogFiles(tmp_path / 'logs')
     for number in range(2 * SEGMENTS):
         files.write(f'value {number}')
@@ -23,7 +23,8 @@ def log(tmp_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The names of the opened files, and `list` for each listing."""
+    """Return a list of the reader's accesses: the name of each opened file, and 'list' for each listing of the
+    directory."""
     found = []
     plain_list, plain_open = Storage.list, Storage.open
     monkeypatch.setattr(Storage, 'list', lambda self: found.append('list') or plain_list(self))
@@ -32,7 +33,7 @@ def calls(monkeypatch):
 
 
 def plan(log, **options):
-    """Return a reader and its tasks, one for each batch."""
+    """Return (a reader, its tasks). There is one task for each batch."""
     reader = make_reader(path=log.path, splitBytes=1, **options)
     return reader, reader.partitions()
 
@@ -51,7 +52,8 @@ def test_tasks_whose_segments_are_as_planned_list_nothing(log, calls, scheme):
 
 
 def test_lost_ranges_cost_the_same_while_the_writer_rolls(log, calls, monkeypatch):
-    """The listings differ in the last segments. The range at the end of the plan once led to all of these."""
+    """Two listings of the directory differ in their last segments. For the last range of the plan, the reader once
+    opened all of these segments."""
     reader, tasks = plan(log, failOnDataLoss='false')
     log.roll()
     log.log.delete_records(log.log.log_end_offset)

@@ -15,7 +15,7 @@ ACCESS = {'aws_access_key_id': 'key', 'aws_secret_access_key': 'secret', 'region
 
 @pytest.fixture(scope='module')
 def store():
-    """The address of a server in this process."""
+    """Yield the address of an S3 server in this process."""
     server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -26,7 +26,7 @@ def store():
 
 @pytest.fixture(scope='module')
 def uploaded(store, tmp_path_factory):
-    """The local directory and the URI of its copy."""
+    """Return (a local log directory, the URI of its copy in the store)."""
     log = LogFiles(tmp_path_factory.mktemp('logs') / 'data', index_interval_bytes='1000')
     for number in range(60):
         log.write('x' * 1000 + str(number), producer_id=number % 3, at_ms=number)

@@ -1,4 +1,4 @@
-"""The pipeline on the page about Spark: from topic to topic, exactly once, also after steps of its driver are
+"""The pipeline of docs/spark.md copies from topic to topic exactly once, even if the last steps of its driver are
 undone."""
 import json
 

@@ -1,4 +1,4 @@
-"""The pipeline on the page about Spark under kills: each payment arrives once, whichever process is killed at which
+"""The pipeline of docs/spark.md under kills: each payment arrives once, whichever process is killed, and at whichever
 step.
 
 Covers promises 1, 2 and 4 of docs/design.md.
@@ -28,14 +28,14 @@ from kbroker.client.admin import NewTopic
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 PARTITIONS = 3
 PAYMENTS = 60
-"""The payments of a round. Every second one is large."""
+"""The number of payments in a round. Every second payment is large."""
 LARGE = 100_000
 LIMIT_S = 400
 ROUNDS = 10
 
 
 class Pipeline:
-    """The two brokers, and the program that copies between them."""
+    """The two brokers, and the program of docs/spark.md that copies from one to the other."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -58,7 +58,7 @@ class Pipeline:
         assert self.source.tracebacks() == []
 
     def program(self, name, writer):
-        """Return the program of the page, changed so that a run has several micro-batches."""
+        """Return the program of docs/spark.md, changed so that a run has several micro-batches."""
         program, = blocks('docs/spark.md', 'python')
         for old, new in (('localhost:9092', self.source.address), ('localhost:9192', self.target.proxy.address),
                          ('/data/', f'{self._directory}/{name}/'),
@@ -71,7 +71,7 @@ class Pipeline:
         return program
 
     def pay(self):
-        """Write the payments of a round. No two have the same amount."""
+        """Write the payments of a round. Each payment of the test has a different amount."""
         with Producer(self.source.address) as producer:
             for number in range(self.paid, self.paid + PAYMENTS):
                 producer.send('payments', json.dumps({'customer': 'c', 'cents': number + number % 2 * LARGE}).encode(),
@@ -124,7 +124,7 @@ def test_both_brokers_are_killed_when_a_micro_batch_is_decided(spark, pipeline):
 
 
 class Program:
-    """The program as a process on a cluster. It has its own process session."""
+    """The pipeline's program as a process in a separate process session, with its executors on a cluster."""
 
     def __init__(self, text, cluster, log):
         arguments = ['--master', cluster.address]
@@ -142,7 +142,7 @@ class Program:
         self._process.wait()
 
     def wait(self):
-        """Return whether the program has succeeded."""
+        """Wait for the end of the program. Return whether it has succeeded."""
         return self._process.wait(LIMIT_S) == 0
 
 

@@ -100,9 +100,9 @@ BAD = {
 
 def test_values_that_are_no_message_of_the_type_are_kept_as_they_are(spark, shared_broker, writer, descriptors,
                                                                      tmp_path):
-    """Two errors are fixed: unsigned numbers were negative, and a message of another type could count as read.
-
-    The second error occurred with types that have a list or a map, which Spark never leaves null. It lost the bytes.
+    """Two earlier errors: unsigned numbers were negative, and a message of another type could count as read, which lost
+    its bytes. The second error occurred with types that have a list or a map, because Spark returns an empty list or
+    map instead of null.
     """
     topic = create_topic(shared_broker.address, 1)
     for value in [*(value for value, _ in GOOD.values()), *BAD.values()]:

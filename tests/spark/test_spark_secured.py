@@ -1,4 +1,4 @@
-"""TLS and SASL through the options of Spark's own connector, which accepts the same query unchanged."""
+"""TLS and SASL through the options of Spark's own connector. The same query works with the connector."""
 import json
 
 import pytest

@@ -70,7 +70,8 @@ def test_a_narrower_schema_and_sql(spark, twenty):
 
 
 def test_two_filters_on_one_frame_do_not_meet(spark, twenty):
-    """With pushFilters, Spark 4.3.0 reuses the plan of the first filter for the second. This test detects that."""
+    """With pushFilters, Spark 4.3.0 would reuse the plan of the first filter for the second filter. This test would
+    detect that."""
     for pushdown in ('true', 'false'):
         spark.conf.set('spark.sql.python.filterPushdown.enabled', pushdown)
         try:
@@ -133,7 +134,8 @@ def test_sql_reads_by_a_view_and_refuses_a_table_whose_options_would_be_lost(spa
 
 
 def test_a_table_with_columns_is_created_and_its_queries_fail(spark, twenty):
-    """Spark uses the source only for a table without columns. This test detects a Spark that passes the options on."""
+    """Spark does not pass the options of a table to the source, so its queries fail. This test detects a Spark version
+    that passes them."""
     spark.sql(f"CREATE TABLE with_columns (value STRING) USING kbroker OPTIONS (path '{twenty.path}')")
     try:
         for query in ('SELECT * FROM with_columns', "INSERT INTO with_columns VALUES ('x')"):
@@ -151,7 +153,7 @@ def all_of(batches):
 
 
 class Stream:
-    """A streaming query into memory: successive AvailableNow runs on one checkpoint."""
+    """A streaming query into memory, in successive runs with the trigger AvailableNow and the same checkpoint."""
 
     def __init__(self, spark, tmp_path, **options):
         self.spark = spark
@@ -162,7 +164,7 @@ class Stream:
         self.replayed = set()
 
     def run(self):
-        """Run the query. Return its micro-batches, each as its sorted values."""
+        """Run the query. Return the sorted values of each micro-batch."""
         new = {}
 
         def keep(frame, number):
@@ -182,7 +184,8 @@ class Stream:
         return list(new.values())
 
     def forget(self, count):
-        """Remove the commits of the last micro-batches, as if Spark had crashed before them."""
+        """Remove the commits of the last `count` micro-batches from the checkpoint, as if Spark had crashed before it
+        wrote them."""
         for name in sorted((path.name for path in (self.checkpoint / 'commits').iterdir() if path.name.isdecimal()),
                            key=int)[-count:]:
             (self.checkpoint / 'commits' / name).unlink()
@@ -202,7 +205,7 @@ def test_a_stream_goes_on_where_it_stopped_and_replays_the_same_rows(spark, log,
     source = stream.progress[0]['sources'][0]
     assert (source['endOffset'], source['latestOffset']) == ({'topic': {'0': 5}}, {'topic': {'0': 12}})
     assert stream.run() == []
-    # Rows that were appended since then belong to later micro-batches.
+    # Rows that were appended after the crash belong to later micro-batches.
     log.end(2)
     log.write('later')
     log.flush()

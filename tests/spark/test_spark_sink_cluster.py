@@ -17,7 +17,8 @@ BATCHES = 3
 SPECULATION = {'spark.speculation': 'true', 'spark.speculation.interval': '100ms',
                'spark.speculation.multiplier': '1.1', 'spark.speculation.quantile': '0.3',
                'spark.speculation.minTaskRuntime': '1s'}
-"""A task is repeated in another process after one second, if a third of the tasks has ended sooner."""
+"""Settings of speculation: if a task takes longer than one second, and a third of the tasks has ended, Spark starts a
+copy in another process."""
 
 
 @pytest.fixture(scope='module', params=[KBROKER, APACHE_KAFKA])
@@ -35,7 +36,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def start_driver(cluster, tmp_path):
-    """Return a function that starts a driver with settings. Only one driver at a time has executors."""
+    """Yield a function that starts a driver with settings. Only one driver at a time has executors."""
     started = []
 
     def start(**more):
@@ -49,7 +50,7 @@ def start_driver(cluster, tmp_path):
 
 @pytest.fixture
 def waiting_task():
-    """The listener to which a task that waits sends its process id."""
+    """Yield a listener. A task that waits connects to it, and sends its process id."""
     with socket.create_server(('127.0.0.1', 0)) as listener:
         listener.settimeout(LIMIT_S)
         yield listener
@@ -60,7 +61,7 @@ def killed_executor(start_driver, tmp_path):
     """Return a function that runs a query up to a step of a task, and kills the executor there. The query runs to its
     end.
 
-    The function returns the stop, at which the Python worker of the dead executor still waits.
+    The function returns the stop of the proxy, at which the Python worker of the killed executor still waits.
     """
     def run_and_kill(run, step):
         stop = run.place.proxy.stop_at(step, after=DECISION)

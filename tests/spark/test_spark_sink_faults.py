@@ -1,7 +1,7 @@
 """The failures of the sink, through Spark: after each, every row is committed once, and no transaction stays open.
 
-The queries reach the broker through a proxy, which stops them at a step of their protocol. A step is lost if the
-process that takes it is killed. The source of a query ends after some micro-batches, with an error that the tests
+The queries reach the broker through a proxy, which stops them at a step of their protocol. If a step's process is
+killed, the step does not happen. The source of a query ends after some micro-batches, with an error that the tests
 expect.
 """
 import shutil
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 BATCHES = 3
 WRITERS = [DRIVER, PREPARED]
 KILLED = {DRIVER: 'EndTxn driver commit answer', PREPARED: 'EndTxn task commit answer'}
-"""The step at which the default run kills: the micro-batch is decided, and its driver does not know it."""
+"""The step at which the default run kills the driver: the micro-batch is decided, and the driver has not learned this
+yet."""
 
 
 @pytest.fixture(scope='module', params=[KBROKER, pytest.param(APACHE_KAFKA, marks=pytest.mark.soak)])
@@ -35,7 +36,7 @@ def place(request, tmp_path_factory):
 
 
 class Drivers:
-    """Drivers in separate processes. A test takes one, and either kills it or puts it back."""
+    """A pool of drivers in separate processes. A test takes a driver, and either kills it or returns it to the pool."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -103,9 +104,10 @@ def test_a_micro_batch_takes_the_steps_at_which_the_other_tests_stop(place, sess
 
 
 def killed_steps(*writers):
-    """Return the cases. A case is a writer, a step, the step that precedes it, and how many such steps come before.
+    """Return the cases of a killed driver, each as (writer, step, the step after which it comes, the number of these
+    steps to skip).
 
-    The default run has one case of each of these writers.
+    The default run has one case for each of `writers`; the other cases are marked as soak.
     """
     cases = [pytest.param(writer, step, DECISION, 0,
                           marks=() if writer in writers and step == KILLED[writer] else pytest.mark.soak)
@@ -114,7 +116,7 @@ def killed_steps(*writers):
             ('ListTransactions request', 'Produce task rows answer', 0),
             ('Produce task rows answer', DECISION, 2), ('EndTxn task commit answer', DECISION, 1),
             ('ListTransactions answer', 'EndTxn task commit answer', 0),
-            # The first of these steps confirms the plan, the next one belongs to a task.
+            # After the decision, the first request of this kind confirms the plan; the next one belongs to a task.
             ('DescribeTransactions driver request', DECISION, 1), ('DescribeTransactions driver answer', DECISION, 1)]
     return cases + [pytest.param(PREPARED, *case, marks=pytest.mark.soak) for case in more]
 
@@ -257,8 +259,8 @@ def test_transactions_that_time_out_after_the_decision_are_an_error_until_their_
 
 @pytest.mark.parametrize('side', ['request', pytest.param('answer', marks=pytest.mark.soak)])
 def test_a_plan_that_was_overtaken_while_it_listed_transactions_ends_none(place, session_driver, tmp_path, side):
-    """The first query leaves open transactions, so that the second query's list is not empty. The third query overtakes
-    it."""
+    """The first query leaves open transactions, so that the second query's list is not empty. A third query then
+    overtakes the second one."""
     run = SinkRun(place, f'overtaken-{side}', PREPARED)
     queries = []
     stops = []
@@ -282,7 +284,7 @@ def test_a_plan_that_was_overtaken_while_it_listed_transactions_ends_none(place,
 @pytest.mark.parametrize('fault', [TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER])
 @pytest.mark.parametrize('writer', WRITERS)
 def test_a_job_with_a_key_that_failed_is_repeated(place, spark, tmp_path, writer, fault):
-    """The shared session allows no task a second attempt, so the job fails and is run again."""
+    """The shared Spark session gives tasks no second attempt, so the job fails. The test then runs it again."""
     run = SinkRun(place, f'job-{writer}-{fault.replace(" ", "-")}', writer, idempotencyKey='monday')
     options = run.options | {'fault': fault, 'flag': str(tmp_path / 'flag')}
     assert run_job(spark, options, BATCHES * ROWS) is not None

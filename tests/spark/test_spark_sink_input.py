@@ -264,7 +264,8 @@ def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_wr
 
 
 def test_a_topic_is_created_by_its_first_use_as_for_any_producer(shared_broker, monkeypatch):
-    """A missing topic once was refused even where the broker creates topics, as it does for Spark's own sink."""
+    """The sink once refused a missing topic even if the broker creates topics, which it also does for Spark's own
+    sink."""
     given = options(shared_broker, 'made-by-the-option')
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'x'))
     assert values_in(shared_broker, 'made-by-the-option') == [b'x']

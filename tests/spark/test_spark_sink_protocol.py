@@ -50,7 +50,7 @@ def test_each_unit_is_visible_once_whoever_dies_and_whichever_zombie_goes_on(see
 
 
 def run_without_deaths(seed, queries):
-    """Run to the end of all attempts. Nothing ends a transaction that they leave open after the last settlement."""
+    """Run until all attempts have ended. After the last settlement, only an attempt itself can end its transaction."""
     schedule = Schedule(seed, Commit.PREPARED, is_two_phase=True, queries=queries, is_mortal=False)
     schedule.run()
     schedule.check()
@@ -84,7 +84,7 @@ def planned(store, way=Commit.PREPARED):
 
 
 def written(store, found, unit, *rows, task=0, attempt=0, timeout_ms=NO_TIMEOUT_MS):
-    """Return the result of a task that has written these rows."""
+    """Let a task write the rows in a transaction, and return its result."""
     handle = store.write_rows(f'{tasks_of("p", found.pair)}{task}.{attempt}', rows, timeout_ms)
     return Staged(found, unit, len(rows), handle=handle)
 
@@ -151,7 +151,8 @@ def test_a_decided_transaction_that_a_list_lacks_is_committed_before_the_next_de
 
 
 def test_an_abort_beside_its_own_commit_leaves_a_unit_whole_or_undecided():
-    """A query that is stopped calls abort in another process, while the process of the commit still runs."""
+    """If a query is stopped during a commit, Spark calls abort in another process, while the process of the commit
+    still runs."""
     outcomes = set()
     for turns in range(12):
         coordinator = Coordinator()

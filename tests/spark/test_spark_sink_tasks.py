@@ -1,4 +1,4 @@
-"""Tasks of the sink that write transactions of their own, on a broker, without Spark."""
+"""Tasks of the sink that each write a separate transaction, with a broker and without Spark."""
 import time
 from contextlib import closing, nullcontext
 
@@ -38,7 +38,7 @@ TWO_PHASE = 'transaction.two.phase.commit.enable'
 
 @pytest.fixture(scope='module')
 def two_phase_broker(request, tmp_path_factory):
-    """A broker for all tests of the module. If it is kbroker, its transactions may be in two-phase commit."""
+    """Yield a broker for all tests of the module. If the broker is kbroker, it allows two-phase commit."""
     kind = KafkaProcess if request.config.getoption('--against') == 'apache-kafka' else BrokerProcess
     with kind(tmp_path_factory.mktemp('two-phase') / 'data', PROMPT | {TWO_PHASE: 'true'}) as broker:
         yield broker
@@ -74,7 +74,7 @@ def finish(broker, prefix, *more):
 
 
 def decide_only(given, *results):
-    """Decide, and end before the transactions of the tasks are committed, as after a crash."""
+    """Make the decision, and stop before the transactions of the tasks are committed, as in a crash."""
     with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
         store.end = lambda handles, commit: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -186,7 +186,7 @@ def test_an_abort_after_its_topic_was_deleted_ends_all_transactions(make, admin,
 
 
 def await_state(admin, transactional_id, state):
-    """Wait for the end of a transaction: the coordinator answers before it is complete."""
+    """Wait until the transaction has the state. The coordinator answers a commit before the transaction is complete."""
     deadline = time.monotonic() + LIMIT_S
     while (found := admin.describe_transactions([transactional_id])[transactional_id].state) != state:
         assert time.monotonic() < deadline, found
@@ -230,7 +230,7 @@ def test_an_attempt_that_comes_too_late_leaves_no_transaction_open(
 @pytest.mark.parametrize('is_begun', [False, True])
 def test_a_driver_that_was_overtaken_fails_and_leaves_the_newer_one_alone(
         make, admin, monkeypatch, two_phase_broker, is_begun):
-    """No task of the older driver has a result before. The newer driver may abort a task's transaction during its
+    """The newer driver starts before any task of the older one has a result. It may abort a transaction while its task
     writes."""
     given = make(f'overtaken-{is_begun}', **{'kafka.buffer.memory': '10000'})
     older = planned(given)
@@ -408,7 +408,7 @@ def test_finish_spark_refuses_a_ledger_that_lacks_the_decision_of_the_query(
 
 @pytest.mark.parametrize(('producer_epoch', 'is_right'), [(5, True), (4, True), (6, True), (3, False)])
 def test_a_ledger_is_right_if_it_has_the_last_decision_of_the_drivers_or_a_later_one(producer_epoch, is_right):
-    """A query that runs may decide again between the two reads."""
+    """A query that is still running may make a new decision between the reads of the ledger and of the drivers' id."""
     row = TransactionInfo(driver_id('p'), 1, 7, 5, 'CompleteCommit', 60_000, None, ())
     decision = Decision('p', Unit(QUERY + '1', 3), 10, ProducerIdAndEpoch(7, producer_epoch))
     with nullcontext() if is_right else pytest.raises(ToolError, match='It is not in decisions-of-p'):

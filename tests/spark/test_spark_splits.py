@@ -1,7 +1,7 @@
-"""Independent pieces of a partition together return exactly the rows that one consumer would receive.
-
-The broker's own log writes random logs: transactions of several producers, open and aborted ones, compaction, holes, a
-log start that moved up. Then tails are torn, snapshots damaged and indexes deleted.
+"""The tasks of a partition, each of which reads a range independently, together return exactly the rows that one
+consumer would receive. The logs are random and written by the broker's log room: they have open and aborted
+transactions of several producers, compaction, gaps, and a moved log start. Then the tests tear tails, damage snapshots
+and delete indexes.
 """
 import os
 import random

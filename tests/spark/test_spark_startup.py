@@ -32,8 +32,8 @@ except Exception as error:
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    """Remove Spark's settings, and put another Python as `python3` first on PATH. Return the environment's PATH
-    directory."""
+    """Remove Spark's settings, and put a different Python as `python3` first on PATH. Return the `bin` directory of the
+    virtual environment."""
     for name in ('PYSPARK_PYTHON', 'PYSPARK_DRIVER_PYTHON', 'PYSPARK_GATEWAY_PORT', 'PYSPARK_SUBMIT_ARGS', 'MASTER',
                  'SPARK_HOME'):
         monkeypatch.delenv(name, raising=False)

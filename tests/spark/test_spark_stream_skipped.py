@@ -36,7 +36,8 @@ def test_a_micro_batch_that_is_played_again_counts_once(log, tmp_path):
     assert query.play(0, 6) == ['0', '1']
     assert query.play(0, 6) == ['0', '1']
     assert query.skipped.aborted == {('topic', 0): 2}
-    # The report of a range is named after its first batch. Both ranges have the same one: the index has no other.
+    # The report of a range is named after the first batch of the range. Both ranges begin in the same batch, because
+    # the index has only one entry.
     assert query.play(6, 12) == ['2', '3']
     assert query.skipped.aborted == {('topic', 0): 4}
 
@@ -65,7 +66,8 @@ def test_damaged_or_lost_records_are_reported_for_a_micro_batch(log, tmp_path):
     for _ in range(2):
         assert query.play(0, 5) == [f'value {number}' for number in (0, 1, 2, 4)]
         assert [(loss.first_offset, loss.lost_offsets) for loss in query.skipped.losses] == [(3, 1)]
-    # The micro-batch is repeated after the log start moved past the damage: the later loss counts.
+    # The micro-batch is repeated after the log start has moved past the damage. The report then has the loss of the
+    # repetition.
     checkpoint = log.path / 'log-start-offset-checkpoint'
     checkpoint.write_text('0\n1\ntopic 0 4\n')
     assert query.play(0, 5) == ['value 4']

@@ -1,4 +1,5 @@
-"""A walk over the end of a partition that does not pass every batch to the producer state table."""
+"""A walk over the end of a partition, which passes only some batches to the producer state table, has the same result
+as a full replay."""
 import random
 
 import pytest
@@ -13,9 +14,9 @@ WHEN_MS = 1_700_000_000_000
 
 
 def random_log(chance, *, large=False):
-    """Return batches of several producers, in runs, with markers between them.
+    """Return batches of several producers, with runs of batches of one producer, and markers in between.
 
-    Some batches are damaged, and some have lower offsets than the batches before them.
+    Some batches are damaged, and some have lower offsets than the preceding batches.
     """
     batches, offset, sequences = [], 0, {}
     for number in range(chance.randrange(1, 60)):
@@ -41,9 +42,9 @@ def random_log(chance, *, large=False):
 
 
 def replayed_one_by_one(batches, replay_from):
-    """Return (open transactions, producers, aborted, next offset).
+    """Replay each batch. Return (open transactions, producers, aborted transactions, next offset).
 
-    Only valid batches count whose offsets are above those of all batches before them.
+    A batch is skipped if it is damaged, or if its offset is not above the offsets of all preceding batches.
     """
     table, aborted, next_offset = ProducerStateTable(), [], 0
     for batch in batches:

@@ -1,4 +1,5 @@
-"""Milliseconds of the log and microseconds of Spark: no conversion from one to the other wraps."""
+"""Times are milliseconds in the log and microseconds in Spark. No conversion between them overflows and wraps
+around."""
 import pyarrow as pa
 import pytest
 from spark_rows import WHEN_MS, LogFiles, as_time, make_reader, rows
@@ -16,7 +17,7 @@ UTC_TIME = pa.timestamp('us', tz='UTC')
 
 @pytest.fixture
 def log(tmp_path):
-    """A topic with three records, of which the second has nanoseconds in place of milliseconds."""
+    """Return a topic with three records. The second one has nanoseconds instead of milliseconds as its timestamp."""
     files = LogFiles(tmp_path)
     files.write('first')
     files.write('second', at_ms=NANOSECONDS - WHEN_MS)
@@ -26,7 +27,7 @@ def log(tmp_path):
 
 
 def test_a_time_that_spark_cannot_have_is_an_error_that_names_its_record(log):
-    """The product of the milliseconds once wrapped, and the record had a wrong date."""
+    """The conversion to microseconds once overflowed and wrapped around, so that the record had a wrong date."""
     with pytest.raises(TimestampError, match=rf'^topic-0, offset 1: found the timestamp {NANOSECONDS} ms, expected'):
         rows(path=log)
     with pytest.raises(TimestampError, match=rf'^topic-0: found the timestamp {NANOSECONDS} ms'):
@@ -66,7 +67,8 @@ def test_the_times_next_to_them_are_not(at_ms):
                                   'endingOffsetsByTimestamp', 'startingOffsets', 'endingOffsets'])
 @pytest.mark.parametrize('number', [-3, 2**63])
 def test_a_number_that_the_protocol_does_not_have_is_refused_as_an_option(name, number):
-    """A negative time once reached the broker, where it has another meaning."""
+    """A negative timestamp once reached the broker, where negative timestamps have special meanings such as
+    "latest"."""
     text = str(number) if name.endswith('Timestamp') and 'By' not in name else f'{{"topic":{{"0":{number}}}}}'
     with pytest.raises(OptionError, match=f'option {name}: found .*, expected'):
         parse_options({'path': '/data', name: text})
@@ -87,7 +89,7 @@ def test_a_log_without_records_of_the_time_that_was_given_in_nanoseconds_says_so
 
 
 def checked(*times_us):
-    """Return the milliseconds of rows as the sink writes them."""
+    """Return the milliseconds that the sink writes for the timestamps `times_us` in microseconds."""
     columns = {'value': pa.array([b'v'] * len(times_us)), 'timestamp': pa.array(times_us, UTC_TIME)}
     return RowChecks('topic', 1000).checked(pa.RecordBatch.from_pydict(columns))['timestamp'].to_pylist()
 
@@ -98,6 +100,6 @@ def test_the_sink_writes_the_whole_range_of_spark_s_times_in_milliseconds():
 
 @pytest.mark.parametrize('at_us', [-1, -1000, -2**63])
 def test_the_sink_refuses_a_time_before_1970_by_any_microsecond(at_us):
-    """The last millisecond before 1970 once was written as 1970."""
+    """The sink once wrote a time in the last millisecond before 1970 as the first millisecond of 1970."""
     with pytest.raises(SinkError, match=f'found a row with the timestamp {at_us // 1000} ms, expected none before'):
         checked(at_us)

@@ -36,7 +36,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def on_terminal(monkeypatch):
-    """Return a function that returns the text sent to a terminal of so many columns, without style sequences."""
+    """Return a function that shows results on a terminal of a given width, and returns the printed text without style
+    sequences."""
     def shown_on(columns, show):
         monkeypatch.setenv('COLUMNS', str(columns))
         terminal = Terminal()
@@ -83,7 +84,7 @@ NOT_UTF8 = 'a\udcffb\ud83d'
     lambda output: output.table(COLUMNS, [(EVIL + '\n' + NOT_UTF8, 7)]),
     lambda output: output.labelled('id ', EVIL + NOT_UTF8)])
 def test_a_line_for_a_pipe_is_one_line_that_a_terminal_may_show(show):
-    """A line feed in a name must make no line, neither for the next command in the pipe nor for a reader of the
+    """A line feed in a name must not begin a line, neither for the next command of a pipe nor for a reader of a
     file."""
     stream = io.StringIO()
     show(Output(stream=stream))

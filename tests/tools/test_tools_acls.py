@@ -18,7 +18,7 @@ CLUSTER = ResourceType.CLUSTER, 'kafka-cluster'
 
 @pytest.fixture
 def directory(tmp_path):
-    """The directory of a broker that was stopped."""
+    """Return the directory of a stopped broker."""
     with InProcessBroker(tmp_path / 'data', ON):
         pass
     return tmp_path / 'data'

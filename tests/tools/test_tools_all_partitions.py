@@ -20,7 +20,8 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def held(broker):
-    """`billing` holds orders-0 and audit-0, and `shipping` waits behind it in orders-0."""
+    """Open two transactions: `billing` holds orders-0 and audit-0, and `shipping` waits behind `billing` in
+    orders-0."""
     producers = [Producer(broker.address, transactional_id=name) for name in ('billing', 'shipping')]
     for producer, places in zip(producers, ([('orders', 0), ('audit', 0)], [('orders', 0)]), strict=True):
         producer.init_transactions()
@@ -40,8 +41,8 @@ def run(broker, *arguments):
 
 
 def test_all_topics_are_looked_at_without_one(held):
-    """The operator once had to know the topic. Sixty-three partitions take two requests, and the held ones take
-    more."""
+    """An operator once had to name the topic. The facts about 63 partitions need two requests; held partitions need
+    further requests."""
     done = run(held, 'why-stuck')
     assert done.returncode == 1 and done.stdout.startswith('all topics: 2 of ')
     assert all(f"{name} is held at offset" in done.stdout for name in ('orders-0', 'audit-0'))

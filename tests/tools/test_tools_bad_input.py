@@ -69,7 +69,8 @@ def test_a_port_without_a_broker_is_reported(words):
 
 
 def test_a_tls_port_is_reported_with_the_setting_that_it_wants(tmp_path):
-    """A TLS server answers plain text with an alert that may be lost. The message names TLS in both cases."""
+    """A TLS server answers plain text with an alert, which may be lost. The error message names TLS with and without
+    the alert."""
     make_certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / 'server.pem')
@@ -130,7 +131,7 @@ def test_a_broker_that_lacks_an_api_is_reported_with_its_name(lacking, name, arg
 
 @pytest.fixture
 def directory(tmp_path):
-    """A directory with a partition of 200 kB, which is more than a pipe can hold, and a transaction."""
+    """Return a directory with a partition of 200 kB, which is more than a pipe can hold, and with a transaction."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('tx', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS])
     stage.append(ORDERS, encode_batch([(stage.time(2), b'key', b'value' * 1000)] * 40))
@@ -143,7 +144,8 @@ CHECK_AND_DUMP = {'check': [], 'dump-log': []}
 
 
 def offline(name, arguments, place):
-    """Return the command line of a command for a directory. `check` and `dump-log` take it as an argument."""
+    """Return the command line of a command for a directory. `check` and `dump-log` get the directory as an argument,
+    not as an option."""
     return (name, *arguments, *([place] if name in CHECK_AND_DUMP else ['--data-dir', place]))
 
 

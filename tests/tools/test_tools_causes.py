@@ -1,8 +1,9 @@
 """Every known way in which a transaction hangs: the verdict of `why-stuck` names it.
 
 Most of them cannot happen on kbroker, whose partitions refuse writes that open a transaction unknown to the
-coordinator. For these, the tests write the bytes that a broker without that rule leaves in a directory. The remaining
-tests also run on a live broker with transaction.partition.verification.enable=false, a setting that Kafka has too.
+coordinator. For these ways, the tests write the bytes that a broker without that rule leaves in a directory. The
+remaining tests also run on a live broker with transaction.partition.verification.enable=false, a setting that Kafka has
+too.
 
 Three known faults hold no last stable offset, so no verdict names them:
 - A quick empty abort after a commit is answered PRODUCER_FENCED (KAFKA-18464). The client is fenced, and all of its
@@ -47,7 +48,8 @@ def verdict_on(stage, place=ORDERS):
 
 
 def ended(stage, producer, *, commit=False, bumps=True, at=60, partitions=(ORDERS,)):
-    """Append the rows of a transaction from its begin to its end, and its marker."""
+    """Append all rows of a transaction that has ended, and its markers. Return the producer id and epoch of the
+    markers."""
     producer_id, epoch = producer
     ending = 'Commit' if commit else 'Abort'
     marked = (producer_id, epoch + 1) if bumps else producer

@@ -1,5 +1,5 @@
-"""kbroker-certs makes the files that a secure broker and its clients need, for the owner only; the quick start
-works."""
+"""kbroker-certs makes the files that a secure broker and its clients need, and only their owner can read them. The
+quick start of the page works."""
 import os
 import re
 import subprocess
@@ -76,7 +76,7 @@ def test_the_settings_of_the_broker_bind_loopback_only_for_local_names(tmp_path)
 
 
 class BrokerOfALine(BrokerProcess):
-    """A broker that is started by a line of a shell."""
+    """A broker that is started by a command line of a shell."""
 
     def __init__(self, line, directory):
         super().__init__(directory / 'data')
@@ -87,7 +87,7 @@ class BrokerOfALine(BrokerProcess):
 
 
 def test_three_commands_make_a_secure_broker(tmp_path):
-    """The quick start of docs/security.md, on a free port."""
+    """Run the quick start of docs/security.md on a free port."""
     page = next(block for block in blocks('docs/security.md', 'console') if 'kbroker-certs dev' in block)
     make, serve, create = re.findall(r'^\$ (.*)$', page, re.MULTILINE)
     install_programs(tmp_path / 'bin')

@@ -48,7 +48,7 @@ S = TransactionState
 
 @pytest.fixture(scope='module')
 def model(tmp_path_factory):
-    """A directory that a broker closed cleanly: several segments, commits, aborts, offsets."""
+    """Return a directory that a broker closed cleanly, with several segments, commits, aborts and offsets."""
     directory = tmp_path_factory.mktemp('model') / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, Promises())
@@ -345,7 +345,7 @@ def test_a_repair_of_which_any_write_fails_can_be_done_again(partition):
 
 
 def test_a_power_cut_in_a_repair_leaves_files_old_or_new(partition, tmp_path):
-    """Files that a clean start trusts must be whole: the broker would use an index with missing entries."""
+    """After a clean stop, a start trusts the files. It would use an index in which a repair has left out entries."""
     damage_everything(partition)
     old = {path.name: path.read_bytes() for path in partition.iterdir()}
     rng = random.Random(7)
@@ -375,7 +375,7 @@ def test_a_power_cut_in_a_repair_leaves_files_old_or_new(partition, tmp_path):
 # ---- contradictions between files ----
 
 def rewrite(partition, batches, clock=None):
-    """Rewrite a partition with these batches, appended as a follower appends them."""
+    """Replace the content of a partition by these batches. They keep their offsets, as when a follower appends them."""
     topic, _, number = partition.name.rpartition('-')
     for path in partition.iterdir():
         if path.name not in ('partition.metadata', 'leader-epoch-checkpoint'):
@@ -392,7 +392,7 @@ def batches_of(partition):
 
 
 def forget_checkpoints(directory):
-    """Empty the checkpoints. They contradict shortened logs, which these tests do not check."""
+    """Empty the checkpoints, which would contradict shortened logs. These tests do not check that contradiction."""
     for path in directory.glob('*-checkpoint'):
         path.write_text('0\n0\n')
 
@@ -427,7 +427,7 @@ def test_without_all_of_the_transaction_state_no_missing_marker_is_reported(dire
 
 
 def rows(*states, decided=frozenset({A, B}), producer_id=5, version=2):
-    """Return a state partition with the rows of `tx`, one batch each."""
+    """Return the batches of a `__transaction_state` partition: one batch with a row of `tx` for each of `states`."""
     batches = []
     for offset, (state, epoch) in enumerate(states):
         row = TransactionRow(state, producer_id, epoch, 60_000, 0, 0, frozenset() if state in (
@@ -538,7 +538,8 @@ def test_a_topic_that_was_created_again_has_lost_nothing(recreated):
 
 
 def test_a_kill_between_two_topics_of_a_name_is_no_error(recreated):
-    """Apache Kafka writes topic ids late, and removes the directory of a deleted topic after the metadata."""
+    """Apache Kafka writes the topic id late into a partition's directory. It removes the directory of a deleted topic
+    later than the topic's metadata."""
     checkpoint(recreated, 'replication-offset-checkpoint', 'orders 0 52')
     deleted, = recreated.glob('*-delete')
     metadata = recreated / 'orders-0' / 'partition.metadata'
@@ -552,7 +553,8 @@ def test_a_kill_between_two_topics_of_a_name_is_no_error(recreated):
 
 
 def test_a_high_watermark_from_before_a_partition_is_of_an_earlier_topic(tmp_path):
-    """Kafka writes the checkpoint every few seconds, and removes the log of a deleted topic soon."""
+    """Kafka writes the checkpoint only every few seconds, so the checkpoint may have an offset of a deleted topic whose
+    log is already removed."""
     directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         Client(broker, Promises()).create_topic('orders', 1)

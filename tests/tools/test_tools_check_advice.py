@@ -16,7 +16,7 @@ SETTINGS = {'log.index.interval.bytes': '200'}
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A directory that was stopped cleanly, with a partition of forty batches."""
+    """Return the directory of a cleanly stopped broker, with a partition of forty batches."""
     with InProcessBroker(tmp_path / 'data', SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic('orders', 1)
@@ -120,7 +120,8 @@ def test_a_running_broker_has_to_stop_first(stopped):
 
 @pytest.fixture
 def second(stopped, tmp_path):
-    """A log directory as the second one of an Apache Kafka broker: partitions, and no metadata log."""
+    """Return a directory like the second log directory of an Apache Kafka broker: it has partitions, but no metadata
+    log."""
     shutil.copytree(stopped, tmp_path / 'second')
     shutil.rmtree(tmp_path / 'second' / '__cluster_metadata-0')
     (tmp_path / 'second' / INVENTORY_FILE).unlink()
@@ -137,7 +138,8 @@ def refusal(directory):
 
 
 def test_one_of_several_log_directories_is_recognized(second):
-    """The start once called the missing metadata log an empty one, and the command that it advised did nothing."""
+    """The start of kbroker once reported the missing metadata log as an empty log, and the command that it advised did
+    nothing."""
     message = refusal(second)
     assert 'one of several log directories' in message and 'empty' not in message
     assert f'kbroker-check --accept {second}' in message

@@ -59,7 +59,7 @@ def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
 
 @pytest.fixture(scope='module')
 def staged(shared_broker):
-    """A broker with a topic setting and a default setting for all brokers."""
+    """Return a broker with a setting of a topic, and with a default setting for all brokers."""
     where = ('--bootstrap-server', shared_broker.address)
     alter = ('configs', '--alter')
     for name, *arguments in (('topics', '--create', '--topic', 'orders', '--config', 'retention.ms=1000'),

@@ -96,8 +96,8 @@ def test_include_is_a_regular_expression_with_commas():
 
 @pytest.fixture(scope='module')
 def filled(shared_broker):
-    """A broker with two topics. `plain` has 20 records in two partitions. `mixed` has records of transactions:
-    committed, aborted, committed and open."""
+    """Return a broker with two topics. `plain` has 20 records in two partitions. `mixed` has records of four
+    transactions: committed, aborted, committed and open."""
     cluster = Cluster(ClientConfig.load(shared_broker.address))
     Admin(cluster).create_topics([NewTopic('plain', 2), NewTopic('mixed', 1)])
     producer = Producer(cluster, ProducerSettings(batch_size_bytes=0))
@@ -315,7 +315,7 @@ def test_a_directory_shows_what_a_broker_shows(start_broker):
 
 
 def test_a_command_ends_at_its_time_beside_a_member_that_does_not_poll(broker, cluster):
-    """The group waits for the busy member for as long as its max.poll.interval.ms."""
+    """The rebalance of the group waits for the busy member, for up to its max.poll.interval.ms."""
     Admin(cluster).create_topics([NewTopic('shared', 1)])
     with Consumer(broker.address, group_id='g', topics=['shared']) as busy:
         while not busy.assignment:

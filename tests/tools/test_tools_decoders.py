@@ -1,4 +1,4 @@
-"""Rows and records as text. tests/jvm/test_decoders.py compares every kind with Kafka's own tools."""
+"""Rows and records as text. tests/jvm/test_decoders.py compares every kind of row with Kafka's own tools."""
 import base64
 import random
 

@@ -1,4 +1,4 @@
-"""A view of a log directory reports the same as its broker, even while a broker changes the directory."""
+"""A view of a log directory gives the same answers as its broker, even while the broker changes the directory."""
 from __future__ import annotations
 
 import os
@@ -276,7 +276,7 @@ def test_a_partition_that_is_not_there_is_named(client, view):
 
 @pytest.fixture
 def copied(client, tmp_path):
-    """A copy of a partition of a stopped broker, with several segments, and its batches."""
+    """Return (a copy of a partition of a stopped broker, with several segments; the batches of the partition)."""
     run_transactions(client, 30)
     shutil.copytree(tmp_path / 'data' / 'orders-1', tmp_path / 'orders-1')
     reader = PartitionReader(ReadOnlyFileSystem(), str(tmp_path / 'orders-1'))
@@ -388,7 +388,7 @@ def test_a_compacted_segment_takes_the_place_of_those_that_vanish(copied):
 
 
 class TornListing(ReadOnlyFileSystem):
-    """A file system that misses a file in its first and every third listing, as a listing during a rename can."""
+    """A file system whose first listing and every third listing lack a file, as a listing during a rename may."""
 
     def __init__(self, missed):
         self.missed, self.listings = missed, 0

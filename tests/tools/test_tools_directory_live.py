@@ -69,7 +69,7 @@ def test_both_views_of_a_broker_agree(tmp_path, broker_type, member_options):
             stack.callback(live.close)
             expected, seen = answers(live), answers(DirectoryView(tmp_path / 'data'))
         if 'kip-848' in expected['group']:
-            # The member leaves the choice of the assignor to the broker, so no row names one.
+            # The member leaves the choice of the assignor to the broker, so no row names an assignor.
             expected['group']['kip-848'] = replace(expected['group']['kip-848'], protocol='')
         for question, answer in expected.items():
             assert seen[question] == answer, question

@@ -1,4 +1,5 @@
-"""--follow shows later batches and later segments. The test acts whenever the command would wait."""
+"""--follow shows batches and segments that are written after its start. The test acts whenever the command would
+wait."""
 import pytest
 from support.disk.segment_corpus import T
 from test_tools_dump_log import dumped, offsets, segment
@@ -14,7 +15,7 @@ def batch(offset):
 
 
 def followed(tmp_path, path, *steps, **options):
-    """Follow a file while the steps run. Return the output before each step and after the last one."""
+    """Follow a file while the steps run. Return the output before each step and after the last step."""
     shown, steps = [], list(steps)
     file = tmp_path / 'dumped'
 

@@ -227,7 +227,7 @@ def test_the_report_of_4_2_has_the_last_finding_first_and_no_path_of_an_offset_t
 
 @pytest.mark.parametrize('suffix', ['.index', '.timeindex', '.txnindex', '.snapshot', '.log'])
 def test_whatever_the_bytes_are_they_are_shown_or_said_to_be_corrupt(directory, suffix):
-    """The random bytes are in the file itself, or in the log to which the indexes refer."""
+    """The random bytes are in the dumped file itself, or in the log to which the dumped index refers."""
     rng = random.Random(suffix)
     path = directory / (SECOND + suffix)
     good = path.read_bytes()

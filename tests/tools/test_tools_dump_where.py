@@ -1,4 +1,5 @@
-"""--where: the meaning of its terms. Files are not read before the first match that the indexes allow."""
+"""--where: the meaning of its terms. A dump begins to read a file at the first position at which, by the indexes, a
+batch can match."""
 import itertools
 
 import pytest
@@ -96,7 +97,8 @@ RECORD_BYTES = 16_000
 
 @pytest.fixture(scope='module')
 def indexed(tmp_path_factory):
-    """A segment of 24 MiB with its indexes: batches of one record, a millisecond apart."""
+    """Return a segment of 24 MiB with its indexes. It has batches of one record, with timestamps a millisecond
+    apart."""
     config = LogConfig(Config({}), {})
     log = Log(FileSystem(), str(tmp_path_factory.mktemp('logs') / 't-0'), 't', 0, config, ManualClock(T))
     for number in range(SEGMENT_BYTES // RECORD_BYTES):

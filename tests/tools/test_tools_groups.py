@@ -99,7 +99,7 @@ def test_a_position_within_a_batch_counts_the_records_behind_it_also_after_compa
 @given(st.lists(st.tuples(st.sampled_from(['plain', 'begin', 'commit', 'abort']), st.integers(1, 3),
                           st.integers(1, 4)), max_size=30), st.integers(0, 20))
 def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
-    """The expected numbers come from a marking of each single record."""
+    """The test computes the expected numbers by marking every single record."""
     partition, records, open_since = Partition(), [], {}
     for step, producer_id, count in steps:
         if step in ('commit', 'abort'):
@@ -129,7 +129,8 @@ A, B = ('orders', 0), ('orders', 1)
 
 
 class Log:
-    """Two partitions with offsets 10 to 20. One has a record of time 500 at offset 15."""
+    """A view of two partitions, with the earliest offset 10 and the latest offset 20. One of them has a record with the
+    timestamp 500 at offset 15."""
 
     def earliest(self, partitions):
         return dict.fromkeys(partitions, 10)
@@ -233,7 +234,7 @@ def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
 
 @pytest.fixture(scope='module')
 def staged(shared_broker):
-    """A broker with a group whose offset is before an aborted, an open and a committed transaction."""
+    """Yield a broker with a group. The group's offset is below an aborted, an open and a committed transaction."""
     servers = {'bootstrap.servers': shared_broker.address}
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic('orders', 1)]).values():
@@ -337,7 +338,7 @@ def test_a_limit_of_time_is_taken(staged):
 
 
 def test_a_description_says_which_offsets_lie_behind_the_end_and_which_are_held(broker):
-    """The tables once had a negative lag and a lag that does not shrink, without an explanation."""
+    """The tables once showed a negative lag, or a lag that does not shrink, without an explanation."""
     with Admin(broker.address) as admin, KbrokerProducer(broker.address, transactional_id='billing') as producer:
         admin.create_topics({'noted': 2})
         producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""The history of a transactional id: its events, its faults and its unknowns."""
+"""The history of a transactional id: its events, the faults in it, and what it cannot know."""
 import json
 import pathlib
 import tarfile
@@ -23,7 +23,7 @@ KAFKA_DIRECTORY = (pathlib.Path(__file__).parent.parent / 'data' / 'kafka-direct
 
 
 class Coordinator:
-    """A writer of the rows and markers of one id. Each step may be left out or done wrongly."""
+    """A writer of the rows and markers of one transactional id. A test may omit a step, or do it wrongly."""
 
     def __init__(self, view, transactional_id='pay', producer_id=1000, version=2):
         self.view = view
@@ -83,7 +83,8 @@ def view():
 
 @pytest.fixture(params=[1, 2])
 def coordinator(view, request):
-    """A coordinator with version 1, or with version 2, in which endings bump the epoch."""
+    """Return a Coordinator for transaction.version 1, or for version 2, in which the end of a transaction raises the
+    epoch."""
     return Coordinator(view, version=request.param)
 
 
@@ -147,7 +148,8 @@ def test_transactions_are_distinguished_even_if_they_share_an_epoch(coordinator,
 
 TRANSACTIONS = st.lists(st.tuples(st.sampled_from([(A,), (B,), (A, B)]), st.booleans(), st.integers(0, 3000),
                                   st.booleans()), min_size=1, max_size=12)
-"""Transactions: partitions, True for a commit, the pause after it in ms, True if the producer is initialised again."""
+"""Each transaction: its partitions, True for a commit, the pause after its end in ms, True if the producer is then
+initialised again."""
 
 
 @settings(deadline=None)
@@ -457,7 +459,8 @@ def test_a_partition_that_cannot_be_read_is_named(coordinator, view, monkeypatch
 
 
 def test_the_history_of_a_kafka_directory_is_complete(tmp_path):
-    """The directory is from Kafka 4.4, killed once. Its Complete rows have earlier times than the markers."""
+    """The directory is of Apache Kafka 4.4, which was killed once. The timestamps of its Complete rows are below those
+    of the markers."""
     with tarfile.open(KAFKA_DIRECTORY) as archive:
         archive.extractall(tmp_path, filter='data')
     [data_dir] = tmp_path.iterdir()

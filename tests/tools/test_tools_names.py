@@ -13,7 +13,7 @@ SHOWN = 'a\\x1b[2J\\u202e\\nKBROKER b'
 
 @pytest.fixture(scope='module')
 def used(shared_broker):
-    """A broker with a group, a member and a transaction of that name."""
+    """Yield a broker with a group, a member and a transaction, which all have the given name."""
     with Admin(shared_broker.address) as admin:
         admin.create_topics([NewTopic('t', 1)])
     with (Consumer(shared_broker.address, group_id=NAME, client_id=NAME, topics=['t']) as consumer,

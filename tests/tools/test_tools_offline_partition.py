@@ -1,4 +1,5 @@
-"""A partition that damage keeps offline: the commands and the client serve all others, and report the reason at once.
+"""A partition that damage keeps offline. The commands and the client work on all other partitions, and report the
+reason immediately.
 
 A consumer of a damaged and a healthy partition once printed nothing, ignored its timeout and ended after 60 s.
 
@@ -19,13 +20,14 @@ from kbroker.client.errors import PartitionOffline
 from kbroker.daemon.status import lines_of, read_status
 
 LIMIT_S = 50
-"""This is less than default.api.timeout.ms, after which these commands once failed."""
+"""The time limit of a command in seconds. It is less than default.api.timeout.ms, after which the commands once
+failed."""
 FLIPPED = 350
 
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    """A broker whose partition pay-0 has a flipped bit since the last clean stop. pay-1 has ten records."""
+    """Yield a broker. In its partition pay-0, a bit was flipped after the last clean stop. pay-1 has ten records."""
     process = BrokerProcess(tmp_path_factory.mktemp('offline') / 'data', PROMPT)
     process.start()
     with Admin(process.address) as admin:
@@ -47,7 +49,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def damage(broker):
-    """The reason and the advised command, which all commands print."""
+    """Return (the reason, the advised command), which all commands print."""
     log = broker.directory / 'pay-0' / '00000000000000000000.log'
     return f'pay-0 is offline: {log}: found the checksum', f'kbroker-check {broker.directory}/pay-0'
 
@@ -169,7 +171,8 @@ def test_a_command_for_one_partition_says_where_to_look(broker):
 
 @pytest.mark.parametrize(('offline', 'kind'), [((1,), PartitionOffline), ((2,), KafkaError), ((), KafkaError)])
 def test_only_a_broker_that_runs_proves_that_a_retry_is_useless(offline, kind):
-    """A broker that is down may restart, so requests for such a partition are repeated until the timeout."""
+    """If its broker is down, a partition may come back after a restart. The client then repeats requests until the
+    timeout."""
     cluster = Cluster(ClientConfig((('localhost', 1),), default_api_timeout_ms=1000), Clock(), lambda seconds: None)
     cluster.nodes = {1: Node(1, 'localhost', 1)}
     row = PartitionMetadata(0, -1, 0, offline, (), offline, ErrorCode.LEADER_NOT_AVAILABLE)

@@ -1,4 +1,5 @@
-"""Commands on the disk of one of several brokers. They continue, and report what is on other disks."""
+"""Commands on the log directory of one broker of several. They continue, and report which partitions are on other
+brokers."""
 import json
 import shutil
 
@@ -14,7 +15,8 @@ SETTINGS = {'offsets.topic.num.partitions': '3', 'transaction.state.log.num.part
 
 @pytest.fixture
 def disk(tmp_path):
-    """A stopped directory as that of broker 2, without the partitions that broker 1 has alone: orders-1 and others."""
+    """Return a directory like that of a stopped broker 2. It lacks the partitions that only broker 1 has, such as
+    orders-1."""
     with InProcessBroker(tmp_path / 'data', SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic('orders', 3)
@@ -39,7 +41,7 @@ def elsewhere(disk):
 
 
 def test_a_topic_is_consumed_beyond_a_partition_that_is_elsewhere(disk):
-    """The first partition on another disk once ended the command."""
+    """A command once ended at the first partition that is on another broker."""
     done = run('consume', disk, '--topic', 'orders')
     assert done.stdout.split('\n')[:2] == ['value 0', 'value 2'] and done.returncode == 1
     assert elsewhere(disk) in done.stderr and 'not all was read: 1 partition cannot be read here' in done.stderr
@@ -56,7 +58,7 @@ def test_a_damaged_batch_does_not_end_the_other_partitions(disk):
 
 
 def test_why_stuck_names_the_broker_that_has_the_partition(disk):
-    """The advice once was to use the broker whose disk this is."""
+    """The command once advised to use the broker whose directory it was reading."""
     done = run('transactions', disk, 'why-stuck', 'orders')
     assert done.returncode == 1 and elsewhere(disk) in done.stdout
     assert json.loads(run('transactions', disk, 'why-stuck', 'orders', '--json').stdout)['not_seen'].keys() == {

@@ -105,10 +105,10 @@ def produce(broker, topic, *options, stdin=b''):
 
 
 def records(broker, topic, isolation_level='read_committed'):
-    """Return (key, value, headers) of all records up to the high watermark.
+    """Return (key, value, headers) of each record up to the high watermark.
 
-    It does not stop at the last stable offset. A commit is answered before its markers are written, so that offset may
-    still be below the last record.
+    The function does not stop at the last stable offset: a broker answers a commit before it writes the markers, so
+    this offset may still be below the last record.
     """
     cluster = Cluster(ClientConfig.load(broker.address))
     partitions = [(topic, partition) for partition in cluster.topics([topic])[topic].partitions]

@@ -20,7 +20,8 @@ broker = module_broker(PROMPT_SHARES)
 
 @pytest.fixture
 def place(broker, request):
-    """The options for a topic of one partition and for the group of the same name, which begins at its start."""
+    """Return the options that name a topic of one partition and a group of the same name. The group begins at the
+    topic's start."""
     cluster, topic = Cluster(ClientConfig.load(broker.address)), re.sub('[^a-z0-9]', '-', request.node.name)
     assert Admin(cluster).create_topics([NewTopic(topic, 1)]) == {topic: None}
     producer = Producer(cluster)

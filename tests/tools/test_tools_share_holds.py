@@ -27,8 +27,8 @@ broker = module_broker(SETTINGS)
 
 @pytest.fixture
 def topic(broker, cluster, request):
-    """A topic of two partitions with four records in the first one. The group with the topic's name begins with
-    them."""
+    """Return the name of a topic and of a share group. The topic has two partitions, and four records in the first one.
+    The group begins with these records."""
     topic = re.sub('[^a-z0-9]', '-', request.node.name)
     assert Admin(cluster).create_topics([NewTopic(topic, 2)]) == {topic: None}
     producer = Producer(cluster)
@@ -43,7 +43,7 @@ def topic(broker, cluster, request):
 
 @pytest.fixture
 def consumer(cluster, topic):
-    """A member of the group that has received the four records and acknowledged none of them."""
+    """Yield a member of the share group. It has received the four records and acknowledged none of them."""
     consumer = ShareConsumer(cluster, ShareConsumerSettings(topic, is_explicit=True))
     consumer.subscribe([topic])
     assert consumer.poll(WAIT_MS)
@@ -105,7 +105,7 @@ def test_partitions_without_held_records_have_no_table(broker, topic, consumer):
 
 
 def test_without_a_socket_the_command_says_how_to_see_what_is_held(broker, topic, consumer, monkeypatch):
-    """The socket of a broker on another machine is not on this one."""
+    """The status socket exists only on the machine of the broker, so the command cannot use it for a remote broker."""
     def find_none(directory, question):
         raise NoBrokerError(directory)
 

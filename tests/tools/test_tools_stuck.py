@@ -225,7 +225,7 @@ def test_the_json_has_what_the_text_has():
 # ---- a cluster that changes meanwhile
 
 class MovingView:
-    """A view of a partition whose transaction ends after the first request, and in which another one begins."""
+    """A view of a partition. After the first request, the open transaction has ended and a new one has begun."""
 
     place, is_live = 'b:9092', True
 
@@ -271,7 +271,7 @@ def test_what_may_not_be_read_leaves_a_verdict(monkeypatch):
 
 
 def looked_at(view):
-    """Gather the facts. Return them and the number of pauses before a repetition."""
+    """Gather the facts. Return (the facts, the number of pauses before the gatherer repeated its requests)."""
     pauses = []
     return Gatherer(view, '', sleep=pauses.append).facts(*HERE), len(pauses)
 

@@ -36,7 +36,7 @@ NASTY = '</script><script>document.title = "broken"</script>'
 
 
 def small_view():
-    """Return ten transactions of three producers. The last one of payments-2 is open."""
+    """Return a view with ten transactions of three producers. The last transaction of payments-2 is open."""
     view = InMemoryView()
     for producer_id, transactional_id in ((1000, 'payments-1'), (1001, 'payments-2'), (1002, NASTY)):
         view.write_row(transactional_id, 'EMPTY', producer_id, 0, at_ms=0)
@@ -67,7 +67,8 @@ def small_view():
 
 
 def large_view(transactions=10_000, producers=8, seed=5):
-    """Return transactions of concurrent producers. One is open, and for a while every third aborts."""
+    """Return a view with transactions of concurrent producers. One transaction is open. In a part of the time, every
+    third transaction is aborted."""
     chance = random.Random(seed)
     view = InMemoryView()
     log = view.log('orders')
@@ -581,7 +582,7 @@ ABSURD_MS = [-2**63, -62_135_596_800_001, -1000, -1, 0, 253_402_300_800_000, 2**
 @pytest.mark.parametrize('times_ms', [(one,) for one in ABSURD_MS] + list(permutations(ABSURD_MS, 2)),
                          ids=lambda times_ms: ','.join(map(str, times_ms)))
 def test_absurd_timestamps_are_shown_without_a_traceback(tmp_path, times_ms):
-    """A client chooses the timestamps of its records, and its clock may be wrong by any time."""
+    """A client chooses the timestamps of its records, and its clock may be wrong by any amount."""
     log = Log(FileSystem(), str(tmp_path / 'absurd-0'), 'absurd', 0, LogConfig(Config({}), {}), ManualClock(0))
     for producer_id, timestamp_ms in enumerate(times_ms):
         log.append_batch(encode_batch([(timestamp_ms, b'', b'')], producer_id=producer_id, producer_epoch=0,

@@ -48,7 +48,7 @@ def topic_of(*partitions, least=2):
     ('under_replicated_partitions', [1, 2, 3]), ('unavailable_partitions', [3, 4]),
     ('under_min_isr_partitions', [2, 3]), ('at_min_isr_partitions', [1])])
 def test_partitions_are_chosen_by_their_replicas(name, found):
-    """Each partition is (leader, True if the leader is alive, replicas, replicas in sync)."""
+    """In the test's topic, each partition is (leader, True if the leader is alive, replicas, in-sync replicas)."""
     topic = topic_of((1, True, (1, 2, 3), (1, 2, 3)), (1, True, (1, 2, 3), (1, 2)), (1, True, (1, 2, 3), (1,)),
                      (-1, False, (1, 2, 3), ()), (9, False, (1, 2, 3), (1, 2, 3)))
     assert [row.partition for row in topic.partitions if FILTERS[name](topic, row)] == found
@@ -59,7 +59,7 @@ def test_the_replication_factor_is_that_of_the_first_partition():
 
 
 def test_settings_stand_in_the_order_of_javas_hash_map():
-    """Kafka's tool printed these in this order, among the 33 settings of a topic."""
+    """When Kafka's tool printed the 33 settings of a topic, these four were in the order of `printed`."""
     printed = ['min.insync.replicas', 'cleanup.policy', 'retention.ms', 'max.message.bytes']
     assert in_java_order(sorted(printed), string_hash, size=33) == printed
 

@@ -36,7 +36,8 @@ def rows_of(done):
 
 @pytest.fixture
 def stage(tmp_path):
-    """A directory with an open transaction, a hanging one that began an hour ago, and an id without a transaction."""
+    """Return a directory with an open transaction, a hanging transaction that began an hour ago, and a transactional id
+    without a transaction."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('open', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS, ('orders', 1)], timeout_ms=900_000)
     stage.data(ORDERS, (7, 3), 1)
@@ -99,7 +100,7 @@ def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_wa
 
 
 def test_the_way_out_of_a_transaction_of_a_spark_query_is_that_of_its_ledger(stage):
-    """The transaction may be decided: a forced end would lose its records."""
+    """Spark's ledger may say that the transaction is to be committed. A forced end would lose its records."""
     name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'
     stage.row(name, 'Ongoing', (11, 2), 300, start=300, partitions=[('audit', 1)], timeout_ms=2147483647)
     stage.data(('audit', 1), (11, 2), 300)
@@ -170,7 +171,7 @@ def test_why_stuck_of_a_group_looks_where_it_reads(directory):
     ((), 'coordinator-unseen'), ((3,), 'coordinator-unseen'), ((0, 2), 'coordinator-unseen'),
     ((0, 1), 'unknown-producer')])
 def test_a_directory_without_all_rows_does_not_call_a_transaction_hanging(stage, numbers, cause):
-    """In a cluster of several brokers, the rows of an id may be on another broker."""
+    """In a cluster of several brokers, the rows of a transactional id may be in the directory of another broker."""
     stage.data(('lone', 0), (77, 0), 60)
     directory = stage.write()
     rows = (directory / '__transaction_state-0').rename(directory / 'rows')
@@ -209,7 +210,7 @@ def test_why_stuck_of_a_healthy_partition_says_why(tmp_path):
 
 
 def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(directory, monkeypatch):
-    """Partitions of a topic that is deleted during the command could not be checked."""
+    """The command cannot check the partitions of a topic that is deleted while it runs."""
     whole = Gatherer.facts
 
     def facts(self, topic, partition):

@@ -84,7 +84,8 @@ def offset(group, number, timestamp_ms=T, partition=0):
 
 @pytest.fixture
 def data(tmp_path):
-    """A directory with three ids: one completed, one open, one with a tombstone."""
+    """Return a directory with three transactional ids: one has a completed transaction, one has an open transaction,
+    and one was deleted by a tombstone."""
     directory = tmp_path / 'data'
     directory.mkdir()
     topic = Topic(directory, '__transaction_state')
@@ -159,7 +160,7 @@ def test_offsets_and_groups_have_formatters_too(tmp_path):
 
 @pytest.fixture
 def follow():
-    """Return a function that starts the command and returns its process."""
+    """Yield a function that starts the command and returns its process."""
     started = []
 
     def start(*arguments):
@@ -189,7 +190,7 @@ def test_following_goes_on_with_rows_that_are_written_later(tmp_path, follow):
 
 
 def test_without_from_beginning_only_new_rows_are_shown(tmp_path):
-    """Kafka's console consumer does the same. The position is determined before any row is read."""
+    """Kafka's console consumer does the same. The command determines the end of the log before it reads any row."""
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
     tail = tail_of(DirectoryPartition(tmp_path))
@@ -216,7 +217,8 @@ def test_the_tail_ends_after_so_many_rows(tmp_path, follow):
 # ---- unreadable rows
 
 class DirectoryPartition:
-    """The part of a view that the tail uses: the batches of one log file, read from the start at each call."""
+    """A view with only the method that following needs. Each call returns the batches of one log file from its
+    start."""
 
     is_live = False
     place = 'here'
@@ -408,8 +410,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path, follow):
 # ---- an incomplete directory
 
 def test_a_copy_of_some_partitions_is_read_as_far_as_it_goes(data, tmp_path):
-    """Without the metadata log, the number of partitions is unknown. An id is therefore searched in all existing
-    ones."""
+    """Without the metadata log, the number of partitions of `__transaction_state` is unknown. The command therefore
+    looks for an id in all existing partitions."""
     for name, expected in (('tx-b', [('tx-b', 0), ('tx-b', 1)]), ('tx-a', [])):
         found = lines('--data-dir', data / '__transaction_state-2', '--from-beginning', '--transactional-id', name)
         assert statuses(found) == expected
@@ -429,7 +431,7 @@ def test_a_directory_without_a_partition_of_the_topic_is_reported(start_broker):
 # ---- a live broker
 
 def transact(broker, transactional_id, times):
-    """Run transactions that commit and abort alternately."""
+    """Run `times` transactions, which commit and abort alternately."""
     producer = confluent_kafka.Producer({'bootstrap.servers': broker.address, 'transactional.id': transactional_id})
     producer.init_transactions(120)
     for number in range(times):
