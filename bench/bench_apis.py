@@ -1,5 +1,4 @@
-"""Handlers that build large responses, in a whole broker in the process, compared with the encoding of the same
-response.
+"""Handlers that build large responses, in a complete in-process broker. The reference only encodes the same response.
 
 python -m pytest bench/bench_apis.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

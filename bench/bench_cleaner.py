@@ -1,6 +1,6 @@
 """Compaction of a segment compared with the reference model, and the map of keys compared with a dict.
 
-Run: python -m pytest bench/bench_cleaner.py --benchmark-only (--quick only shows that they run).
+Run: python -m pytest bench/bench_cleaner.py --benchmark-only (--quick only shows that the benchmarks run).
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Rows and records as text, compared with the reference codec with json.dumps; the check of indexes, compared with a
-walk over their log.
+"""Rows and records as text, compared with the reference codec and json.dumps. The check of indexes, compared with a
+walk over the log that they index.
 
     python -m pytest bench/bench_decoders.py -o python_files=bench_*.py --benchmark-group-by=group
 """

@@ -1,6 +1,6 @@
-"""Append, read and index search of the log, each compared with the slow code that it replaces.
+"""The log's append, read and index search, each compared with the slow code that it replaces.
 
-Run: python -m pytest bench/bench_log.py --benchmark-only (--quick only shows that they run).
+Run: python -m pytest bench/bench_log.py --benchmark-only (--quick only shows that the benchmarks run).
 """
 import bisect
 import os
@@ -22,7 +22,7 @@ APPENDS = 200
 
 
 def batch_of(size_bytes: int, **producer: int) -> bytearray:
-    """Return a batch of about this size with one record."""
+    """Return a batch with one record, of about `size_bytes`."""
     return encode_batch([(T, None, b'x' * (size_bytes - 75))], **producer)
 
 
@@ -66,7 +66,7 @@ def test_append_idempotent(benchmark, log):
 @pytest.mark.parametrize('size_bytes', [300, 16_384])
 @pytest.mark.benchmark(group='append')
 def test_reference_pwrite(benchmark, tmp_path, size_bytes):
-    """Measure the system call alone, which is the lower bound of an append."""
+    """Measure only the system call `pwrite`, which is the lower bound of an append."""
     descriptor = os.open(tmp_path / 'plain', os.O_RDWR | os.O_CREAT)
     batch = batch_of(size_bytes)
     position = 0
@@ -105,6 +105,6 @@ def test_index_lookup(benchmark, index):
 
 @pytest.mark.benchmark(group='index search')
 def test_reference_bisect(benchmark, index):
-    """Measure a search for the same entries in a list, with the standard library."""
+    """Measure a search for the same index entries in a list, with `bisect` of the standard library."""
     entries = [key for key, _ in index]
     benchmark(bisect.bisect_right, entries, 350_003)

@@ -1,4 +1,5 @@
-"""An echo of frames by the network room and by an asyncio.Protocol, each in its own process, grouped by size.
+"""Servers that echo frames: the network room and an asyncio.Protocol, each in a separate process. Results are grouped
+by frame size.
 
     python -m pytest bench/bench_reactor.py --benchmark-columns=min,median,ops
 
@@ -25,7 +26,7 @@ CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
 
 class AsyncioEcho(asyncio.Protocol):
-    """A straightforward server without the network room. It cuts frames from a bytearray."""
+    """A simple server that does not use the network room. It cuts frames from a bytearray."""
 
     def connection_made(self, transport):
         self.transport = transport

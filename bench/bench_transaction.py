@@ -1,4 +1,4 @@
-"""A transaction of one record on one partition, from begin to end, in a whole broker without sockets and syncs.
+"""A transaction of one record on one partition, from begin to end, in a complete broker without sockets and syncs.
 
 The reference only writes the same bytes to disk: the batch, the marker and three rows of the transaction's state. The
 time is CPU time of this process. Only the ratio between the two groups is comparable between machines.

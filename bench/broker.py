@@ -1,12 +1,11 @@
-"""An end-to-end benchmark of the figures that a user sees, with kbroker and confluent-kafka as processes on this
-machine.
+"""An end-to-end benchmark of figures that a user sees. kbroker and confluent-kafka are processes on this machine.
 
     python bench/broker.py [--quick]
 
-It needs a quiet machine: broker and client share its processors, so all other work affects every figure. The last
-column shows how much other work there was. Records are 1 KiB, in one partition, written by an idempotent producer. CPU
-is the broker's own time, which noise affects least. With --quick everything runs once, in a few seconds, and the
-figures are meaningless.
+The benchmark needs a quiet machine: broker and client share its processors, so all other work affects every figure. The
+last column shows how much other work the machine did. Records are 1 KiB, in one partition, written by an idempotent
+producer. CPU is the broker's own time, which noise affects least. With --quick everything runs once, in a few seconds,
+and the figures are meaningless.
 """
 import os
 import pathlib
@@ -50,7 +49,8 @@ class Row:
 
 @dataclass
 class Span:
-    """The time and the CPU time between two readings of the clocks. A share is a part of the time of all processors."""
+    """The wall time and CPU times between two readings of the clocks. A share is relative to the time of all processors
+    together."""
 
     seconds: float
     broker_cpu_s: float
@@ -114,7 +114,8 @@ def running_broker(durability: str, settings: Mapping[str, str] | None = None) -
 
 
 def measure_start(times: int) -> list[Row]:
-    """Measure from process start to the first ApiVersions response, on an empty and on an existing directory."""
+    """Measure the time from the start of the process to its first ApiVersions response, on an empty and on an existing
+    directory."""
     found: dict[str, list[float]] = {'empty': [], 'existing': []}
     with running_broker('disk') as broker:
         idle_mb = resident_mb(broker.pid)
@@ -168,7 +169,8 @@ def produce_all(producer: Producer, topic: str, records: int) -> None:
 
 
 def measure_consume(broker: BrokerProcess, durability: str, records: int) -> Row:
-    """Measure consumption from the first record on, because librdkafka waits half a second before it."""
+    """Measure the rate of a consumer. The time begins at the first record, because librdkafka waits half a second
+    before it."""
     consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'bench', 'enable.auto.commit': False,
                          'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144})
     consumer.assign([TopicPartition('produced', 0, OFFSET_BEGINNING)])

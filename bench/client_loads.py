@@ -2,9 +2,9 @@
 
     python bench/client_loads.py CLIENT BATCH_BYTES HOST:PORT
 
-Each line of the input is `produce TOPIC BYTES SECONDS` or `consume TOPIC RECORDS`. The answer to each is a line with
-the number of records, the seconds and the CPU seconds of this process with all its threads. The clients have the same
-settings: acks=all, an idempotent producer, linger.ms=5, checksums verified, no compression.
+Each line of the input is `produce TOPIC BYTES SECONDS` or `consume TOPIC RECORDS`. The answer to each line is a line
+with the number of records, the seconds, and the CPU seconds of this process with all its threads. The clients have the
+same settings: acks=all, an idempotent producer, linger.ms=5, checksums verified, no compression.
 """
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 LINGER_MS = 5
 CHUNK = 1000
-"""The number of records between two readings of the clock, and in one call of `send_batch` or `produce_batch`."""
+"""The number of records between two readings of the clock. It is also the number in a call of `send_batch` or
+`produce_batch`."""
 POLL_RECORDS = 500
 LIMIT_S = 60
 
@@ -37,7 +38,7 @@ class Client(Protocol):
 
 
 def chunks(seconds: float) -> Iterator[int]:
-    """Yield 0, 1, 2 ... until the time is over."""
+    """Yield 0, 1, 2 and so on, until `seconds` have passed."""
     end, number = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         yield number
@@ -45,7 +46,8 @@ def chunks(seconds: float) -> Iterator[int]:
 
 
 def send_one_by_one(producer: Any, topic: str, value: bytes, seconds: float) -> int:
-    """Call `send` for each record, which kbroker's client and kafka-python both have. Return the number of records."""
+    """Call `send` for each record until `seconds` have passed. Return the number of records. kbroker's client and
+    kafka-python both have `send`."""
     send, count = producer.send, 0
     for _ in chunks(seconds):
         for _ in range(CHUNK):
@@ -56,7 +58,7 @@ def send_one_by_one(producer: Any, topic: str, value: bytes, seconds: float) -> 
 
 
 class Kbroker:
-    """kbroker.client with `send`, and columns whose values the program does not read."""
+    """kbroker.client: produces with `send`, and consumes columns without reading their values."""
 
     def __init__(self, address: str, batch_bytes: int):
         from kbroker.client import Consumer, Producer
@@ -82,7 +84,7 @@ class Kbroker:
 
 
 class KbrokerBatches(Kbroker):
-    """kbroker.client with `send_batch`, and columns of which the program reads each value as an object."""
+    """kbroker.client: produces with `send_batch`, and consumes columns and reads each value as an object."""
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
         values, count = [value] * CHUNK, 0
@@ -97,14 +99,14 @@ class KbrokerBatches(Kbroker):
 
 
 class KbrokerRecords(Kbroker):
-    """kbroker.client with `records()`, which returns an object for each record."""
+    """kbroker.client: consumes with `records()`, which returns an object for each record."""
 
     def read(self, batch: object) -> int:
         return sum(1 for record in batch.records() if record.value is not None)  # type: ignore[attr-defined]
 
 
 class Confluent:
-    """confluent-kafka with `produce`, and `consume` with the value of each message."""
+    """confluent-kafka: produces with `produce`, and consumes with `consume` and reads the value of each message."""
 
     def __init__(self, address: str, batch_bytes: int):
         from confluent_kafka import Consumer, Producer
@@ -141,8 +143,8 @@ class Confluent:
 
 
 class ConfluentBatches(Confluent):
-    """confluent-kafka with `produce_batch`, whose messages are dicts. It marks the messages for which its queue has no
-    room."""
+    """confluent-kafka: produces with `produce_batch`, whose messages are dicts. It marks each message for which its
+    queue has no room."""
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
         count = 0
@@ -237,7 +239,7 @@ def measured(work: Callable[[], int]) -> Work:
 
 
 def answered(client: Client, line: str) -> Work:
-    """Execute a line of the input, and return the figures."""
+    """Execute a line of the input, and return the figures of its load."""
     what, topic, *numbers = line.split()
     if what == 'produce':
         return measured(lambda: client.produce(topic, b'x' * int(numbers[0]), float(numbers[1])))

@@ -3,11 +3,11 @@
     python bench/clients.py [--quick] [--rounds N] [--seconds S]
 
 Every client is a process that stays connected to one kbroker, which answers from the page cache. In each round each
-client produces for S seconds to its own partition, and reads a partition that was filled before. The order changes from
-round to round, so that other load on the machine affects all clients equally. CPU is user and system time of the
-client's process, with its threads. Each round gives a ratio to confluent-kafka; the tables show the median, with the
-least and the most. `bench/client_loads.py` has the programs and their settings. Takes about three minutes. With --quick
-the figures are meaningless.
+client produces for S seconds to its own partition, and reads a partition that was filled before. The order of the
+clients changes from round to round, so that other load on the machine affects all of them equally. CPU is user and
+system time of the client's process, with its threads. Each round gives a ratio to confluent-kafka; the tables show the
+median, minimum and maximum of these ratios. `bench/client_loads.py` has the programs and their settings. Takes about
+three minutes. With --quick the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from kbroker.client import Admin, Producer  # noqa: E402
 SIZES = (100, 1024)
 FILL_BYTES = 60_000_000
 SLOW = {'kafka-python': 10, 'aiokafka': 10}
-"""The slow clients read only a part of the partition: the number of its records, divided by this."""
+"""Maps each slow client to a divisor. The client reads only the number of records in the partition divided by it."""
 
 
 class Load(NamedTuple):
-    """A client of `client_loads`, run with a certain batch.size."""
+    """A client of `client_loads.py`, and the batch.size with which it runs."""
 
     name: str
     label: str
@@ -63,7 +63,7 @@ Round = dict[Load, Work]
 
 
 class Process:
-    """The process of a client, which the bench commands."""
+    """The process of a client, to which the bench sends commands."""
 
     def __init__(self, load: Load, address: str):
         self._name = load.label
@@ -121,7 +121,7 @@ def consumed(clients: Clients, loads: Sequence[Load], size: int, records: int) -
 
 def rounds_of(clients: Clients, address: str, size: int, rounds: int, seconds: float,
               fill_bytes: int) -> tuple[list[Round], list[Round]]:
-    """Run the rounds. Return those of producing and those of consuming."""
+    """Run the rounds. Return (the rounds of producing, the rounds of consuming)."""
     records = filled(address, size, fill_bytes)
     consumed(clients, CONSUMERS, size, records)    # the first connection, and the page cache
     both: tuple[list[Round], list[Round]] = [], []

@@ -1,4 +1,4 @@
-"""Adds the option --quick, and the path of the reference implementations in tests/."""
+"""Adds the option --quick, and makes the reference implementations in tests/ importable."""
 import pathlib
 import sys
 

@@ -2,13 +2,14 @@
 
     python bench/dump_log.py [--quick] [--large-bytes N] [--runs N]
 
-Both show every record with its payload; the output goes to /dev/null. A large segment measures records per second, a
-small one the start-up time. The tools alternate, and the minimum of the runs counts, since other load only adds time.
-CPU is user and system time of the process, which noise affects least. Kafka's tool runs with the heap, collector and
-JMX options of its own script (`as its script starts it`). The script itself, which searches for jars, and its log4j
-configuration are not included. The small file is also measured in the fastest-starting JVM (serial collector, first
-compiler only). kbroker runs from compiled bytecode, as installed. Without Java, Kafka's column is empty. With --quick
-everything runs once on small files, and the figures are meaningless.
+Both tools show every record with its payload; the output goes to /dev/null. The time for a large segment gives the
+records per second, the time for a small segment the start-up time. The tools alternate, and the minimum of the runs
+counts, because other load only adds time. CPU is user and system time of the process, which noise affects least.
+Kafka's tool runs with the heap, collector and JMX options of its own script; the table calls this
+`as its script starts it`. The figures do not include the script itself, which searches for jars, or its log4j
+configuration. The small file is also measured in the fastest-starting JVM (serial collector, first compiler only).
+kbroker runs from compiled bytecode, as installed. Without Java, Kafka's column is empty. With --quick everything runs
+once on small files, and the figures are meaningless.
 """
 import os
 import pathlib
@@ -48,7 +49,7 @@ KIB, GIB = 1024, 1024 ** 3
 
 
 def batches(size_bytes: int) -> Iterator[bytearray]:
-    """Yield batches of records of 100 bytes with a key of 10 bytes, as many as fit `size_bytes`."""
+    """Yield as many batches as fit `size_bytes`. Each record has a value of 100 bytes and a key of 10 bytes."""
     generator = random.Random(1)
     letters = b'abcdefghijklmnopqrstuvwxyz0123456789'
     templates = [
@@ -100,9 +101,8 @@ def least(runs: list[Taken]) -> Taken:
 
 
 def compare(name: str, path: pathlib.Path, runs: int, java: list[str] | None, in_words: Callable[[float], str]) -> None:
-    """Print one row for wall time and one for CPU.
-
-    The first run does not count: it reads the file into the page cache and writes the bytecode of Python.
+    """Run the tools, and print a row for wall time and a row for CPU. The first run does not count: it reads the file
+    into the page cache and writes the bytecode of Python.
     """
     own_command = [sys.executable, '-c', INSTALLED_SCRIPT, *OPTIONS, str(path)]
     env = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}

@@ -4,8 +4,8 @@
 
 **rebalance**: 100 members, each on its own connection, join one group over 1,000 partitions within one second. Every
 member behaves as Kafka's consumer does: it heartbeats at the interval that the broker names, and at once after its
-assignment changed. The time counts from the first join until every member is at the group's last epoch with its whole
-assignment. The broker's CPU time is that of this span.
+assignment changed. The measured time begins at the first join. It ends when every member is at the group's last epoch
+and has its whole assignment. The broker's CPU time is measured over the same time.
 
 **idle**: 10,000 members of one group on 20 connections. Each sends the heartbeat of a member for which nothing changes.
 The figure is the broker's CPU time per heartbeat.
@@ -122,7 +122,7 @@ class Member:
         self.peer.send([frame_of(request, VERSION)])
 
     def take(self, reply: bytes) -> bool:
-        """Adopt the answer to a heartbeat. Return whether the next heartbeat is due at once."""
+        """Adopt the answer to a heartbeat. Return True if the member has to send the next heartbeat immediately."""
         answer = read_answer(ConsumerGroupHeartbeatRequest(), VERSION, reply)
         check(answer)
         self.epoch, self.interval_s = answer.member_epoch, answer.heartbeat_interval_ms / 1000
@@ -140,7 +140,7 @@ def check(answer: object) -> None:
 
 
 def find_coordinator(address: str, group: str) -> None:
-    """Ask for the group's coordinator until the broker has created its offsets topic and coordinates the group."""
+    """Send FindCoordinator for the group until the broker has created its offsets topic and coordinates the group."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     heartbeat = ConsumerGroupHeartbeatRequest(group_id=group, member_id='probe', member_epoch=7)
     peer = Peer(address)
@@ -160,7 +160,7 @@ def find_coordinator(address: str, group: str) -> None:
 
 
 def rebalance(site: Site, sizes: Sizes, group: str) -> tuple[float, float]:
-    """Return the seconds until a joining group is stable, and the broker's CPU seconds."""
+    """Let all members join a group. Return (the seconds until the group is stable, the broker's CPU seconds)."""
     find_coordinator(site.broker.address, group)
     members = [Member(group, site.broker.address) for _ in range(sizes.members)]
     selector = selectors.DefaultSelector()
@@ -192,7 +192,7 @@ def rebalance(site: Site, sizes: Sizes, group: str) -> tuple[float, float]:
 
 
 def is_stable(members: list[Member], partitions: int) -> bool:
-    """Return whether all members are at one epoch and share the partitions evenly."""
+    """Return whether all members are at the same epoch and share the partitions evenly."""
     counts = [sum(map(len, member.owned.values())) for member in members]
     is_at_one_epoch = len({member.epoch for member in members}) == 1
     return is_at_one_epoch and sum(counts) == partitions and max(counts) - min(counts) <= 1

@@ -1,8 +1,8 @@
-"""The compiled paths that are measured, each with a reference that does the same work in the same run.
-
-`bench_kernels.py` shows the times of both. `tests/gates` judges their ratio, the CPU time of the reference divided by
-ours. A bound is the least ratio that passes, and about half of the ratio that was measured when it was set. The comment
-next to it has that ratio. Ratios differ far less between machines, versions of Python and versions of the references.
+"""The compiled functions that are measured, each with a reference that does the same work in the same run.
+`bench_kernels.py` shows the times of both. `tests/gates` bounds their ratio: the CPU time of the reference divided by
+that of the compiled function. A bound is the least ratio that passes. It is about half of the ratio that was measured
+when the bound was set, which is in the comment next to the bound. Ratios on other machines, and with other versions of
+Python and of the references, differ by far less than half.
 """
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def header_and_crc() -> Kernel:
 
 
 def validate(library: Any, records_count: int) -> Kernel:
-    """Return the kernel of a Produce request's full validation. The reference only checks the CRC and reads the
+    """Return the kernel that validates a Produce request completely. The reference only checks the CRC and reads the
     records."""
     batch = encode_batch(rows(records_count))
     data = bytearray(batch)
@@ -144,14 +144,15 @@ def read(library: Any, records_count: int) -> Kernel:
 
 
 def read_by_the_slow_reader() -> Kernel:
-    """Return the kernel of reading records. The slow reader omits its CRC check, which would dominate its time."""
+    """Return the kernel that reads records. The reference, the slow reader, omits its CRC check, which would dominate
+    its time."""
     data = bytes(encode_batch(rows(140)))
     records = data[reference.HEADER.size:]
     return Kernel(lambda: decode_records(data), lambda: reference.decode_records(records, 140))
 
 
 def columns() -> Kernel:
-    """Return the kernel that reads a batch as Arrow arrays. The reference builds them from the slow reader's
+    """Return the kernel that reads a batch as Arrow arrays. The reference builds the arrays from the slow reader's
     records."""
     data = bytes(encode_batch(rows(1000)))
     encoded = data[reference.HEADER.size:]
@@ -177,8 +178,7 @@ FETCHED_PRODUCERS, FETCHED_TRANSACTIONS = 50, 10
 
 
 def fetched() -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Return 1000 batches by 50 producers, whose transactions are alternately aborted, and the list of aborted
-    transactions."""
+    """Return (1000 batches of 50 producers, the list of aborted transactions). Every second transaction is aborted."""
     batches, aborted, offset = [], [], 0
     for transaction in range(FETCHED_TRANSACTIONS):
         commit = transaction % 2 == 0
@@ -198,7 +198,7 @@ def fetched() -> tuple[list[bytes], list[tuple[int, int]]]:
 
 
 def abort_filter() -> Kernel:
-    """Return the kernel of the abort filter. Both sides get parsed headers."""
+    """Return the kernel of the abort filter. The kernel and its reference both get parsed headers."""
     batches, aborted = fetched()
     headers = [(read_header(batch), batch) for batch in batches]
     decoded = [reference.decode_batch(batch) for batch in batches]
@@ -267,7 +267,7 @@ BASE_SEQUENCE = slice(53, 57)
 
 
 def producer_state() -> Kernel:
-    """Return the kernel of replaying producer state: 200 transactional batches of 20 producers."""
+    """Return the kernel that replays producer state, from 200 transactional batches of 20 producers."""
     batches = [encode_batch([(T, None, b'v')], base_offset=number, producer_id=number % PRODUCERS, producer_epoch=0,
                             base_sequence=number // PRODUCERS, transactional=True)
                for number in range(PRODUCERS * TRANSACTIONS)]
@@ -285,7 +285,7 @@ def producer_state() -> Kernel:
 
 
 def index_search(directory: pathlib.Path) -> Kernel:
-    """Return the kernel of a search among 100,000 index entries. The reference searches the same offsets in a list."""
+    """Return the kernel that searches 100,000 index entries. The reference searches for the same offsets in a list."""
     index = OffsetIndex(FileSystem(), str(directory / 'x.index'), 0, 10_485_760)
     for number in range(1, 100_001):
         index.add(number * 7, number * 4096)
@@ -294,7 +294,7 @@ def index_search(directory: pathlib.Path) -> Kernel:
 
 
 def checked_append(directory: pathlib.Path) -> Kernel:
-    """Return the kernel of appending a batch with a checked sequence number. The reference appends a batch without a
+    """Return the kernel that appends a batch whose sequence number is checked. The reference appends a batch without a
     producer."""
     log = Log(FileSystem(), str(directory / 'gate-0'), 'gate', 0, LogConfig(Config({}), {}), Clock())
     plain = encode_batch([(T, None, b'x' * 225)])
@@ -311,7 +311,8 @@ def checked_append(directory: pathlib.Path) -> Kernel:
 # ---- rights
 
 def rights() -> Kernel:
-    """Return the kernel of remembered rights, with 10,000 ACLs in force. The reference looks the names up in a dict."""
+    """Return the kernel that finds a remembered decision about a right, with 10,000 ACLs in force. The reference finds
+    the same name in a dict."""
     authorizer = Authorizer()
     for number in range(10_000):
         authorizer.put(AccessControlEntryRecord(
@@ -347,7 +348,7 @@ CRC_BOUNDS = {
 
 
 def case(bound: float, make: Callable[..., Kernel], *arguments: Any) -> Case:
-    """Return the case of a kernel that does not need a directory."""
+    """Return a Case whose kernel needs no directory. `make` gets `arguments` instead."""
     return Case(lambda directory: make(*arguments), bound)
 
 
@@ -389,4 +390,4 @@ CASES = {
     'append with a producer, without': Case(checked_append, 0.5),  # 0.95
     'remembered right, dict': case(0.2, rights),  # 0.4
 }
-"""The cases by name. A name says what the kernel does, and what its reference is."""
+"""Maps names to cases. A name says what the kernel does, and what its reference is."""

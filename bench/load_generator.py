@@ -3,8 +3,8 @@
     python bench/load_generator.py HOST:PORT [--seconds S] [--warm-up S] [--pid BROKER] LOAD...
 
 A LOAD is KIND:NAME=VALUE,... with the kinds and names of bench/load/main.c, for example
-`produce:topic=t,connections=8,depth=5,size=16384,partitions=8` or
-`transaction:topic=t,connections=64,partitions=64`. Loads of one call run at the same time. Topics must exist.
+`produce:topic=t,connections=8,depth=5,size=16384,partitions=8` or `transaction:topic=t,connections=64,partitions=64`.
+The loads of one command run at the same time. Their topics must exist.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAIN_LIMIT_S = 90
 
 
 class LoadError(Exception):
-    """Raised if the load did not finish, or the broker returned errors."""
+    """Raised if a load did not finish, or if the broker returned errors."""
 
 
 @dataclass
@@ -58,13 +58,14 @@ class Figures:
 
     @property
     def count(self) -> int:
-        """The number of transactions if the load has transactions, otherwise of requests."""
+        """Return the number of transactions, or, if the load has no transactions, the number of requests."""
         return self.transactions if self.kind == 'transaction' else self.requests
 
 
 @dataclass
 class Measurement:
-    """The result of a run. CPU times are those of the single processes; `steal` is that of all processors."""
+    """The result of a run. The CPU times are those of single processes; `steal` is the stolen time of all processors
+    together."""
 
     seconds: float
     client_cpu_s: float
@@ -76,15 +77,15 @@ class Measurement:
 
 @functools.cache
 def build() -> pathlib.Path:
-    """Compile the program, with TLS if OpenSSL's headers exist. If that fails, raise LoadError with the compiler's
-    output."""
+    """Compile the load generator, with TLS if OpenSSL's headers exist. Raise LoadError with the compiler's output if it
+    does not compile."""
     sources = [path for path in sorted(SOURCES.glob('*.c')) if path.name != 'floor.c']
     return _compiled('load', sources, TLS_FLAGS if has_tls() else ())
 
 
 @functools.cache
 def build_floor() -> pathlib.Path:
-    """Compile the floor server, which does almost nothing. Raise LoadError if it does not compile."""
+    """Compile the floor server, which does almost no work for a request. Raise LoadError if it does not compile."""
     return _compiled('floor', [SOURCES / name for name in FLOOR_SOURCES], ())
 
 
@@ -115,7 +116,8 @@ def has_tls() -> bool:
 
 
 def run(address: str, loads: list[str], seconds: float, warm_up_s: float | None = None, pid: int = 0) -> Measurement:
-    """Run loads concurrently, after a warm-up of a tenth of the time. Raise LoadError if the broker fails.
+    """Run loads concurrently, after a warm-up of `warm_up_s`, or of a tenth of `seconds`. Raise LoadError if the broker
+    fails.
 
     A load with a bounded count may end during the warm-up; its figures then cover the whole run.
     """

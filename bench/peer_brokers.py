@@ -31,13 +31,13 @@ from support.kafka.apache_kafka import KafkaProcess, classpath  # noqa: E402
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
 TRANSIENT = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
-"""The errors that a broker returns for a topic while it creates it."""
+"""The errors that a broker returns for a topic that it is still creating."""
 MOST_AT_ONCE = 5000  # partitions; Kafka rejects a change of more than 10,000 metadata records
 GO_LIMIT_S = 600
 DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '100'}
 """With this setting, a broker removes the files of one cell before the next cell is measured."""
 
-# The Java options of kafka-run-class.sh, and those that kafka-server-start.sh adds.
+# The Java options of kafka-run-class.sh, and the options that kafka-server-start.sh adds.
 KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
               '-XX:InitiatingHeapOccupancyPercent=35', '-XX:+ExplicitGCInvokesConcurrent',
               '-XX:MaxInlineLevel=15', '-Djava.awt.headless=true', '-Djava.net.preferIPv4Stack=true',
@@ -46,7 +46,7 @@ SERVER_HEAP, TOOL_HEAP = ('-Xmx1G', '-Xms1G'), ('-Xmx512M',)
 
 
 class Unavailable(Exception):
-    """Raised if a program that a peer needs is missing on this machine."""
+    """Raised if a program that a compared broker needs is missing on this machine."""
 
 
 class Broker(Protocol):
@@ -69,14 +69,14 @@ class Broker(Protocol):
 
 
 class WithTls:
-    """The TLS address of a broker, in addition to `address` or as its only address."""
+    """A broker with a TLS address, which it has in addition to `address` or as its only address."""
 
     tls_address: str | None = None
     has_only_tls = False
 
 
 class ServerKafka(WithTls, KafkaProcess):
-    """Apache Kafka with the JVM options of its own server script, in place of the small heap that the tests use."""
+    """Apache Kafka with the JVM options of its own server script, instead of the small heap that the tests use."""
 
     def launch(self, arguments: list[str]) -> None:
         main = arguments.index('kafka.Kafka')
@@ -88,7 +88,8 @@ class Kbroker(WithTls, BrokerProcess):
 
 
 class BenchServer(WithTls, Process):
-    """A program of this bench that chooses a port at its first start and prints `ready ADDRESS`."""
+    """A server that is built from source files in bench/. At its first start it chooses a port, and prints
+    `ready ADDRESS`."""
 
     def __init__(self, directory: pathlib.Path, *options: str):
         super().__init__()
@@ -116,7 +117,8 @@ class Kfake(BenchServer):
 
 
 class Floor(BenchServer):
-    """The server of bench/load/floor.c. It is not a broker, but the upper bound for every broker on this machine."""
+    """The server of bench/load/floor.c. It is not a broker: its speed is the upper bound for every broker on this
+    machine."""
 
     def start(self) -> None:
         self.launch([str(build_floor()), self.address.rpartition(':')[2], *self._options])
@@ -131,7 +133,7 @@ def floor_with_files(directory: pathlib.Path) -> Broker:
 
 
 def kafka_tool(main_class: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of Kafka's performance tools with the JVM options of its script."""
+    """Return the command that runs one of Kafka's performance tools with the JVM options of the tool's script."""
     return java_tool(f'org.apache.kafka.tools.{main_class}', *arguments)
 
 
@@ -175,7 +177,7 @@ def _kbroker(durability: str) -> Callable[[pathlib.Path], Broker]:
     return lambda directory: Kbroker(directory, {'kbroker.durability': durability, **DELETE_AT_ONCE})
 
 
-# With TLS, the bench creates topics through the plaintext listener of a broker that has two. No client presents a
+# A broker with TLS also has a plaintext listener, through which the bench creates topics. No client presents a
 # certificate.
 
 def _kafka_with_tls(directory: pathlib.Path) -> Broker:
@@ -206,7 +208,7 @@ def _kfake_with_tls(directory: pathlib.Path) -> Broker:
 
 
 def certificate(directory: pathlib.Path) -> str:
-    """Make a file with a key and its certificate next to a broker's directory, and return its path."""
+    """Write a file with a key and its certificate next to a broker's directory, and return the path of the file."""
     if shutil.which('openssl') is None or not has_tls():
         raise Unavailable('openssl and its headers were not found')
     place = directory.parent / f'certificate-{directory.name}'
@@ -250,7 +252,7 @@ PEERS = {peer.name: peer for peer in (
 
 
 class Site:
-    """A running peer and its topics."""
+    """A compared broker that is running, and its topics."""
 
     def __init__(self, peer: Peer, work: pathlib.Path):
         self.peer = peer
@@ -285,7 +287,7 @@ class Site:
         self.delete_topic(name)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic. Raise LoadError if it does not exist or accepts no records afterwards."""
+        """Create a topic. Raise LoadError if the topic does not exist afterwards, or accepts no records."""
         try:
             self._admin.create_topics([NewTopic(name, min(partitions, MOST_AT_ONCE))], request_timeout=ADMIN_LIMIT_S,
                                       operation_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
@@ -322,7 +324,8 @@ class Site:
 
 
 class FloorSite(Site):
-    """The floor server, which has no topics: any name works. With files, deleting a topic removes all files."""
+    """A running floor server. It has no topics, so any name works. If it writes files, deleting a topic removes all of
+    them."""
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.wait_until_taken(name, partitions)
@@ -349,8 +352,8 @@ def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:
 
 
 def system_calls(pid: int, action: Callable[[], int]) -> float | None:
-    """Run `action`, which returns a count. Return the system calls of a process and its threads, divided by the count,
-    or None without strace."""
+    """Run `action`, which returns a count. Return the number of system calls of a process and its threads divided by
+    this count. Return None if strace is missing."""
     if shutil.which('strace') is None:
         return None
     with subprocess.Popen(['strace', '-c', '-f', '-p', str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -369,7 +372,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
 
 
 def versions() -> str:
-    """Return the versions of the compared software, as far as they are known."""
+    """Return the versions of the compared programs that are installed."""
     pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
     kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
     found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'

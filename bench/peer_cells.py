@@ -1,4 +1,5 @@
-"""The measurements that are compared. A cell is one or more concurrent loads on their own topic."""
+"""The cells: measurements in which the brokers are compared. A cell has one or more concurrent loads on a separate
+topic."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,9 +9,9 @@ from typing import Any
 SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 'record=1024,size=1048576'
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
-"""The most bytes that a cell writes. The page cache can hold them."""
+"""The most bytes that a cell writes. The page cache can hold this many."""
 DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
-"""The divisions of peers, each with the suffix of its cells' names. Peers with TLS answer from the page cache."""
+"""Maps each division of peers to the suffix of its cells' names. Peers with TLS answer from the page cache."""
 MANY_PARTITIONS = 1000  # more of them take some brokers longer to create and delete than to measure
 FILES_A_PARTITION, OTHER_FILES = 1, 2000
 WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition that is read, which the page cache holds
@@ -31,7 +32,8 @@ class Fill:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: either `loads` without their topic, of which the first is the subject, or a real `client`.
+    """A measurement of either `loads`, which do not name their topic, or a real `client`. The first load is the subject
+    of the measurement.
 
     `rounds` is the default number of rounds; comparisons need three. `warm_up_s` is longer than usual if each of many
     partitions must first create files.
@@ -49,8 +51,8 @@ class Cell:
     warm_up_s: float | None = None
 
     def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
-        """Return the loads with their topic and a bound: the first load ends after `count` requests if given, others by
-        the bytes that they write."""
+        """Return the loads, each with its topic and a bound. The bound is the number of bytes that a load writes, or
+        for the first load `count` requests, if given."""
         bounds = [bound(load) for load in self.loads]
         if count is not None:
             bounds[0] = f',count={count}'
@@ -60,7 +62,7 @@ class Cell:
         return self.name + DIVISIONS[division]
 
     def name_of(self, kind: str, name: str) -> str:
-        """Return the name of a load's row. It has the load's kind if the cell has several loads."""
+        """Return the name of a load's row. If the cell has several loads, the name contains the load's kind."""
         active = [load for load in self.loads if not load.startswith('idle')]
         return f'{name} ({kind})' if len(active) > 1 else name
 
@@ -82,7 +84,8 @@ class Cell:
 
     @property
     def is_traced(self) -> bool:
-        """True if the system calls of the cell are counted. That takes another run, which is long with transactions."""
+        """True if the system calls of the cell are counted. This needs an additional run, which takes long with
+        transactions."""
         return self.is_core
 
     @property
@@ -96,7 +99,7 @@ def option(load: str, name: str, default: int) -> int:
 
 
 def bound(load: str) -> str:
-    """Return the option that bounds the bytes of a writing load."""
+    """Return the option that bounds the bytes of a load that writes, and '' for any other load."""
     if load.startswith('produce'):
         return f',count={MOST_BYTES // option(load, "size", 16384)}'
     if load.startswith('transaction'):
@@ -145,8 +148,8 @@ def fills(quick: bool, large_gb: float) -> dict[str, Fill]:
 
 
 def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
-    """Yield all cells, with at most as many partitions as a broker may open files. `is_core` marks the cells with
-    targets."""
+    """Yield all cells. A topic has at most as many partitions as a broker may open files. `is_core` marks the cells
+    with targets."""
     filled = fills(quick, large_gb)
     yield from (replace(cell, is_core=True, rounds=3) for cell in core(filled))
     yield from (replace(cell, divisions=('TLS',)) for cell in (
@@ -228,7 +231,7 @@ def curves(quick: bool, most_files: int) -> Iterator[Cell]:
     """Yield cells whose cost should not depend on other partitions, connections and requests.
 
     Requests go to random partitions, like those of many clients. If all requests of a connection went to one partition,
-    a broker could write several at once, which would bend the start of the curve.
+    a broker could write several of them at once, which would distort the beginning of the curve.
     """
     most = 100 if quick else 10_000
     most_partitions = min(most, max(1000, (most_files - OTHER_FILES) // FILES_A_PARTITION // 1000 * 1000))
@@ -250,7 +253,8 @@ def curves(quick: bool, most_files: int) -> Iterator[Cell]:
 
 
 def places(large: Fill, large_gb: float) -> Iterator[Cell]:
-    """Yield cells that read a small window repeatedly, so that only its place in the log matters, not the disk."""
+    """Yield cells that repeatedly read a small range of a log. The range is in the page cache, so only its place in the
+    log matters."""
     batches = option(large.load, 'count', 0)
     window = min(WINDOW_BATCHES, batches // 3)
     for place, first in (('end', batches - window), ('middle', batches // 2), ('beginning', 0)):

@@ -1,4 +1,5 @@
-"""Real clients that work on a peer, with the figures that their users see. The name of a figure has its unit."""
+"""Real clients that work on a compared broker, with the figures that their users see. The name of a figure contains its
+unit."""
 from __future__ import annotations
 
 import re
@@ -15,9 +16,8 @@ RECORDS_S, ROUND_TRIPS_S = 300_000, 2500  # so that the work roughly fills the t
 
 
 def producer_performance(site: Site, topic: str, seconds: float) -> dict[str, float]:
-    """Run Java's ProducerPerformance with acks=all, at full speed.
-
-    A third of the records are the tool's own warm-up. The CPU time includes them.
+    """Run Java's ProducerPerformance with acks=all, at full speed. A third of the records are the tool's own warm-up,
+    which the CPU time includes.
     """
     counted = int(seconds * RECORDS_S)
     records, warm_up = counted * 3 // 2, counted // 2
@@ -59,7 +59,7 @@ def run_tool(name: str, *arguments: str) -> str:
 
 
 def percentiles_us(found_ms: Iterable[float]) -> dict[str, float]:
-    """Return the median, the 99th and the 99.9th percentile by name."""
+    """Return {name: microseconds} for the median, the 99th and the 99.9th percentile of times in milliseconds."""
     return {name: value * 1e3 for name, value in zip(('p50_us', 'p99_us', 'p999_us'), found_ms, strict=True)}
 
 

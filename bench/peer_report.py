@@ -1,4 +1,4 @@
-"""The report of the bench of peers: a table, ratios with their targets, and a chart in SVG."""
+"""The report of `bench/peers.py`: a table, ratios with their targets, and a chart in SVG."""
 from __future__ import annotations
 
 import re
@@ -16,7 +16,7 @@ FLOOR, FLOOR_WITH_FILES = 'floor', 'floor-files'
 
 @dataclass
 class Row:
-    """One measurement of a cell on a peer, or the reason for a failure. The name of a figure has its unit."""
+    """A measurement of a cell on a peer, or the reason for its failure. The name of a figure contains its unit."""
 
     cell: str
     peer: str
@@ -54,8 +54,8 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, cell: str, ours: str, theirs: str, figure: str) -> float | None:
-        """Return the median of the rounds' ratios. A ratio is taken within a round, in which both peers had the same
-        noise."""
+        """Return the median of the ratios of all rounds. A ratio compares figures of the same round, because both peers
+        then had the same noise."""
         by_round = [{row.round: row.figures[figure] for row in self.runs(cell, peer) if row.figures.get(figure)}
                     for peer in (ours, theirs)]
         ratios = [value / by_round[1][number] for number, value in by_round[0].items() if number in by_round[1]]
@@ -75,7 +75,8 @@ WITH_SPREAD = ('rate', 'ms')
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the table of medians over the rounds, with the minimum and maximum of a row's first figure."""
+    """Yield the lines of the table. It has medians over the rounds, and the minimum and maximum of a row's first
+    figure."""
     yield '| cell | peer | ' + ' | '.join(head for head, _, _ in COLUMNS) + ' |'
     yield '|---|---|' + '--:|' * len(COLUMNS)
     for cell in results.cells():
@@ -112,8 +113,8 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target for kbroker, relative to another family or absolute. It is a minimum if `is_least`, otherwise a
-    maximum."""
+    """A target for kbroker: an absolute figure, or if `family` is set, a ratio to that broker's figure. It is a minimum
+    if `is_least`, otherwise a maximum."""
 
     cells: tuple[str, ...]
     figure: str
@@ -180,8 +181,8 @@ def wanted(target: Target) -> str:
 
 
 def judged(results: Results, target: Target, cell: str, theirs: str | None, found: float) -> str:
-    """Return the verdict on a ratio. If the floor misses the target, too, the limit is the client's, or for CPU the
-    kernel's."""
+    """Return the verdict on a ratio. If the floor server misses the target, too, the verdict names the cause: the
+    kernel for CPU time, otherwise the client."""
     if reaches(target, found):
         return 'met'
     for floor in (FLOOR_WITH_FILES, FLOOR):
@@ -208,7 +209,8 @@ FLAT = 1.2
 
 
 def curves(results: Results) -> Iterator[str]:
-    """Yield the broker's CPU per request for growing dimensions that should not matter, and its largest rise."""
+    """Yield the table of curves: the broker's CPU time per request while a dimension grows that should not affect it,
+    and the largest rise."""
     yield f'| what grows | peer | broker CPU us each | most rise, at most {FLAT} x | |'
     yield '|---|---|---|--:|---|'
     for what, pattern in CURVES.items():

@@ -3,27 +3,27 @@
     python bench/peers.py [--set core|rest|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
     python bench/peers.py --report
 
-There are peers that answer from the page cache (kafka, kfake, kbroker), as Kafka and kfake do by default, peers that
-sync before they answer (kafka-flush with log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS
-(-tls). Loads come from the generator in bench/load. In each round every peer runs once, in a different order each time.
-Figures are medians over the rounds; ratios are taken within a round. Broker CPU is that of the broker's process.
-"Others" is the CPU time of all other processes, including the idle peers. "Each" is a request, or a transaction in
-cells with transactions; microseconds each equal seconds per million.
+The peers kafka, kfake and kbroker answer from the page cache, as Kafka and kfake do by default. The peers kafka-flush
+(with log.flush.interval.messages=1), kfake-sync and kbroker-disk sync before they answer. Peers whose name ends with
+-tls use TLS. Loads come from the generator in bench/load. In each round every peer runs once, in a different order each
+time. Figures are medians over the rounds; ratios are taken within a round. Broker CPU is that of the broker's process.
+"Others" is the CPU time of all other processes, including the idle peers. "Each" means for each request, or for each
+transaction in cells with transactions. Microseconds each are also seconds per million.
 
 Rows are written to bench/out/peers.jsonl as they are measured. A cell is complete when the file has enough rounds in
-which each peer ran, and is not measured again. If a signal stops the command, the same command continues from there.
-Partial runs (--cells, --peers) are combined in one table, which `--report` prints and writes to peers.md and peers.svg.
---list shows the cells; --discard discards the rows of the selected cells.
+which each peer ran. A complete cell is not measured again. If a signal stops the command, the same command later
+measures the remaining cells. Partial runs (--cells, --peers) are combined in one table, which `--report` prints and
+writes to peers.md and peers.svg. --list shows the cells; --discard discards the rows of the selected cells.
 
-`floor` is not a broker: it is a server that reads and discards, or sends data from memory. `floor-files` also writes
-the data to a file per partition. If the floor is not faster than a peer by the target's factor, kernel and load
-generator make the target unreachable here.
+`floor` is not a broker, but a server that discards the data it reads, and sends data from memory. `floor-files` also
+writes the data to a file per partition. If the floor server is not faster than a peer by the target's factor, the
+kernel and the load generator make the target unreachable on this machine.
 
 A cell or a peer that fails becomes a row with the reason. Needs a quiet machine; Java and Maven for Kafka, Go for
-kfake, strace for system calls. The set `core` has the targets. In `rest`, curves, places in a large log, aborted
-transactions and real clients have three rounds, everything else one, unless --rounds is given. The disk must hold a log
-of --large-gb for each peer. With --quick everything runs once briefly, with the available peers, into a separate file,
-and the figures are meaningless.
+kfake, strace for system calls. The set `core` has the cells with targets. In the set `rest`, cells for curves, places
+in a large log, aborted transactions and real clients have three rounds, and all other cells have one, unless --rounds
+is given. The disk must hold a log of --large-gb for each peer. With --quick everything runs once briefly, with the
+available peers, into a separate file, and the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Plan:
 
 
 class Notebook:
-    """The rows of this run and of earlier runs. It writes each new row to disk at once, and the report reads it."""
+    """The rows of this run and of earlier runs, which the report reads. A new row is written to disk immediately."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place
@@ -95,7 +95,7 @@ class Notebook:
         self.results = Results([Row(**line) for line in self._lines if 'head' not in line])
 
     def begin(self, head: str) -> None:
-        """Start a run. Rows that are added from now on belong to it."""
+        """Start a run, which `head` describes. Rows that are added later belong to it."""
         self._write({'head': head, 'began': time.strftime('%Y-%m-%d %H:%M', time.gmtime()),
                      'load': round(os.getloadavg()[0], 2)})
 
@@ -138,7 +138,8 @@ class Notebook:
 # ---- the measurement of a cell on a peer
 
 def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, float]:
-    """Return the figures of one load of a cell. CPU is divided among the loads, which share the processes."""
+    """Return the figures of one load of a cell. The CPU time is divided among the loads of the cell, because they share
+    the processes."""
     each = sum(other.count for other in measured.loads)
     moved_gb = sum(other.bytes_sent + other.bytes_received for other in measured.loads) / 1e9
     available_s = measured.seconds * (os.cpu_count() or 1)
@@ -160,7 +161,8 @@ def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, floa
 
 
 class CellRun:
-    """Runs cells on the running peers. It retains topics that cells read, and recreates topics that cells write."""
+    """Runs cells on the running peers. It retains topics that cells read, and creates a new topic for each cell that
+    writes."""
 
     def __init__(self, notebook: Notebook, plan: Plan):
         self._notebook = notebook
@@ -327,7 +329,7 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
 
 def measure_cell(cell_run: CellRun, notebook: Notebook, plan: Plan, cell: Cell, sites: list[Site],
                  is_traced: bool) -> None:
-    """Run rounds until the cell has enough. Each round begins with another peer."""
+    """Run rounds until the cell has enough rounds. Each round begins with a different peer."""
     peers = [site.peer for site in sites]
     missing = plan.rounds_of(cell) - rounds_of(notebook, cell, peers)
     first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # never continue a round

@@ -1,4 +1,4 @@
-"""The stored results: bench/results.json, and the page and the charts that are made from it.
+"""The stored results in bench/results.json, and the page and the charts that are made from this file.
 
     python bench/results.py                write RESULTS.md and its charts from results.json
     python bench/results.py --take REPORT  first put the tables of a report into results.json
@@ -26,7 +26,7 @@ import svg  # noqa: E402
 DATA, PAGE = HERE / 'results.json', HERE / 'RESULTS.md'
 
 Value = float | str | list[float] | None
-"""A figure, a text, a median with the least and the most of the rounds, or None."""
+"""A figure, a text, a list of the median, minimum and maximum of the rounds, or None."""
 Row = dict[str, Value]
 Data = dict[str, Any]
 
@@ -209,8 +209,8 @@ NAME_WIDTH, BAR_WIDTH, WIDTH = 320, 380, 800
 
 
 def chart(title: str, series: Sequence[str], groups: dict[str, list[float | None]], form: str) -> str:
-    """Return bars as SVG: a group for each name, with a bar for each of `series`. The longest bar of a group has the
-    full width."""
+    """Return a bar chart as SVG. It has a group of bars for each name in `groups`, with a bar for each of `series`. The
+    longest bar of a group has the full width."""
     parts, y = [svg.text(10, 20, title, 'font-weight="bold"')], 60
     for number, name in enumerate(series):
         parts += [svg.key(10 + 160 * number, 32, COLOURS[number]), svg.text(28 + 160 * number, 42, name)]

@@ -14,7 +14,7 @@ from peer_brokers import PEERS, Site, Unavailable, site_of, versions
 from stopping import workplace
 
 F = TypeVar('F')
-"""The type of a bench's figures of one broker."""
+"""The type in which a bench stores its figures of one broker."""
 
 
 class GroupError(Exception):
@@ -23,7 +23,7 @@ class GroupError(Exception):
 
 @contextlib.contextmanager
 def new_site(name: str) -> Iterator[Site]:
-    """Start a peer on its own directory. Raise LoadError, OSError or Unavailable if it does not start."""
+    """Start a peer on a new directory. Raise LoadError, OSError or Unavailable if it does not start."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         site = site_of(PEERS[name], pathlib.Path(work))
         try:

@@ -2,16 +2,16 @@
 
     python bench/secured.py [--quick] [--rounds N] [--seconds S]
 
-Two questions:
+The bench measures:
 
-- how much longer the requests of one client take (99 of 100 of them), while others log in by SCRAM-SHA-512 with 4,096
-  iterations, 200 times a second
-- how much of its rate a load keeps, if its clients log in and each request is checked against access control lists, and
-  how much more CPU time the broker needs for a request
+- how much the p99 of one client's requests grows while other clients log in by SCRAM-SHA-512 with 4,096 iterations, 200
+  times a second
+- what share of its rate a load keeps if its clients log in and the broker checks each request against access control
+  lists, and how much more CPU time the broker then needs for a request
 
-Rounds with and without alternate, A B and then B A, so that other load on the machine affects both alike. Each pair of
-rounds gives a ratio. The tables show the median of the pairs, with the least and the most. The clients of a load log in
-before it is measured. Needs a quiet machine. With --quick the figures are meaningless.
+Rounds with and without this work alternate, A B and then B A, so that other load on the machine affects both equally.
+Each pair of rounds gives a ratio. The tables show the median, minimum and maximum of the ratios. The clients of a load
+log in before the measurement begins. Needs a quiet machine. With --quick the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from kbroker.security.scram import keys_of_salted_password, proof_of, salted_pas
 USER, MECHANISM, MECHANISM_CODE, ITERATIONS, SALT = 'load', 'SCRAM-SHA-512', 2, 4096, b'salt of the bench'
 LOGINS_A_SECOND = 200
 OTHER_ACLS = 200
-"""The number of ACLs of other users and topics, among which the broker has to find those of the load."""
+"""The number of ACLs of other users and topics, among which the broker has to find the ACLs of the load's user."""
 FILL = Fill('plain', 8, f'produce:{BATCH},connections=8,depth=5,partitions=8,count=8000')
 CELLS = (produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5), fetch('64 KiB', 65_536, 8, FILL),
          transactions(64))
@@ -124,7 +124,8 @@ def give_rights(address: str) -> None:
 
 def pairs(rounds: int, first: Callable[[int], Measurement],
           second: Callable[[int], Measurement]) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield the measurements of both functions in each round. They take turns in beginning a round."""
+    """Call both functions in each round, and yield their measurements. The two functions take turns in beginning a
+    round."""
     for number in range(rounds):
         if number % 2:
             later = second(number)
@@ -157,7 +158,7 @@ def broker_us(found: Measurement) -> float:
 # ---- logins
 
 def log_in(address: str, salted: bytes) -> None:
-    """Log in once by SCRAM. The caller salts the password, so that a login takes the client little time."""
+    """Log in once by SCRAM. The caller has salted the password, so the login takes the client little CPU time."""
     host, _, port = address.rpartition(':')
     keys = keys_of_salted_password(MECHANISM, salted)
     bare = f'n={USER},r={secrets.token_hex(12)}'.encode()
@@ -197,7 +198,7 @@ class Logins:
 
 
 def measure_logins(target: Target, rounds: int, seconds: float) -> Iterator[str]:
-    """Yield the table of a client's latency, alone and while others log in."""
+    """Yield the table of a client's latency, without logins and while other clients log in."""
     salted = salted_password(MECHANISM, 'password', SALT, ITERATIONS)
     request = AlterUserScramCredentialsRequest
     target.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(

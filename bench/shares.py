@@ -3,12 +3,12 @@
     python bench/shares.py [--quick] [--rounds N] [--peers NAMES] [--records N]
 
 The topic has four partitions of 1 KiB records, in batches of 16 KiB. Eight members of one share group, each on its own
-connection, read it from the start to the end. Every member behaves as Kafka's share consumer does by default: it asks
-for 500 records at most, and the next fetch accepts them. The time counts from the first fetch until all records are
-accepted. The broker's CPU time is that of this span.
+connection, read it from the start to the end. Every member behaves as Kafka's share consumer does by default: a fetch
+requests at most 500 records, and the next fetch accepts them. The measured time begins at the first fetch and ends when
+all records are accepted. The broker's CPU time is measured over the same time.
 
-Each round runs every broker once, on its own directory, in the opposite order of the previous round. A first group
-reads everything before the measured one. Figures are medians over the rounds, with their ranges.
+Each round runs every broker once, on its own directory, in the opposite order of the previous round. Before the
+measured group starts, a first group reads the whole topic. Figures are medians over the rounds, with their ranges.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOT_READY = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Member:
-    """A member that fetches. Each fetch accepts the records of the previous one."""
+    """A member of the share group. Each of its fetches accepts the records of the previous fetch."""
 
     def __init__(self, group: str, address: str):
         self.peer = Peer(address)
@@ -148,7 +148,7 @@ def join(members: list[Member]) -> None:
 
 
 def share(site: Site, members_count: int, records: int, group: str) -> tuple[float, float]:
-    """Return the seconds until a group has accepted all records, and the broker's CPU seconds."""
+    """Return (the seconds until a group has accepted all records, the broker's CPU seconds in this time)."""
     address = site.broker.address
     find_coordinator(address, group)
     read_from_the_start(address, group)

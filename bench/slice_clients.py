@@ -24,14 +24,14 @@ RAW_RECORDS_S = 1e6  # the assumed rate of the generator when it reads
 
 
 class Slice(NamedTuple):
-    """The figures of a short time at full speed. Broker CPU is in microseconds per record."""
+    """The figures of a slice, a short time at full speed. The broker's CPU time is in microseconds per record."""
 
     rate: float
     broker_us: float
 
 
 class Mark(NamedTuple):
-    """A reading of the clocks, with the records delivered so far."""
+    """A reading of the clocks, with the number of records delivered so far."""
 
     records: int
     seconds: float
@@ -43,7 +43,7 @@ def mark(records: int, pid: int) -> Mark:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of all threads of a process, with a resolution of ns. The clock id is the one of
+    """Return the CPU time in seconds of all threads of a process, with a resolution of 1 ns. The clock id is that of
     clock_getcpuclockid."""
     return time.clock_gettime(~pid << 3 | 2)
 
@@ -59,9 +59,8 @@ def between(first: Mark, last: Mark) -> Slice:
 # ---- clients
 
 class Client(Protocol):
-    """A client that stays connected. `strict` enables the feature whose cost is measured: transactions, read_committed.
-
-    `pid` is the client's process if it is not this one.
+    """A client that stays connected. `strict` enables the feature whose cost is measured: transactions for a producer,
+    read_committed for a consumer. `pid` is the client's process, if it is not the current process.
     """
 
     pid: int | None
@@ -109,7 +108,7 @@ class Confluent:
         return between(marks[0], marks[-1])
 
     def consume(self, topic: str, strict: bool, records: int) -> Slice:
-        """Measure from the first record on, because librdkafka waits before it."""
+        """Measure a consumer. The time begins at the first record, because librdkafka waits before it."""
         consumer = self._consumers[strict]
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         try:
@@ -131,7 +130,7 @@ class Confluent:
 
 
 def put(producer: Producer, topic: str) -> None:
-    """Produce one record. Raise LoadError if the queue has had no room for LIMIT_S, because nothing was delivered."""
+    """Produce one record. Raise LoadError if the queue has no room for LIMIT_S, because no record is delivered."""
     waiting_since = None
     while True:
         try:
@@ -186,7 +185,7 @@ class Java:
 
 
 class Raw:
-    """The load generator as a client. It reconnects for each slice, but needs no warm-up."""
+    """The load generator as a client. It opens new connections for each slice, but needs no warm-up."""
 
     pid: int | None = None
 

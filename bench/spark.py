@@ -3,20 +3,23 @@
     python bench/spark.py [--what reading|writing] [--quick] [--rounds N] [--cells PATTERN] [--markdown FILE]
 
 `bench/spark_writing.py` describes how writing is measured. To measure reading, one Spark on two cores reads the same
-records through
-  connector, Kafka     Spark's own connector from Apache Kafka
-  connector, kbroker   the same from kbroker
-  ours, broker         format("kbroker") from kbroker, over the protocol
-  ours, files          format("kbroker") from the broker's log directory
+records from these sources:
+
+  connector, Kafka     Spark's own connector, from Apache Kafka
+  connector, kbroker   Spark's own connector, from kbroker
+  ours, broker         format("kbroker"), from kbroker, over the protocol
+  ours, files          format("kbroker"), from the broker's log directory
   transport            a source that repeatedly yields one prebuilt Arrow batch: the most that Spark takes from Python
-in rounds, one source after the other in each; the table has medians over the rounds with minimum and maximum. Rates
+
+Each round reads all sources, one after the other. The table has medians over the rounds with minimum and maximum. Rates
 count the records that a read_committed consumer gets, over the whole job. The fixed cost of a job is measured
-separately, with a topic of few records. All sources are asked for the same number of tasks. No source in Python is
-faster than `transport`: if its rate is below the target's multiple of the connector's rate, the table shows **bound**.
-CPU is that of the virtual machine and of the Python processes; `others` is the share of the machine used by unrelated
-processes. Python's processes and Spark communicate over Unix sockets. One topic exists at a time, so that all of it
-stays in memory; the rounds are those of its cells. Needs Java and Maven; with --quick everything runs once with few
-records, and the figures are meaningless.
+separately, with a topic of few records. All sources get the same number of tasks. No source in Python is faster than
+`transport`. If the rate of `transport` is below the target's multiple of the connector's rate, the table shows
+**bound**. CPU is that of the virtual machine and of the Python processes; `others` is the share of the machine used by
+unrelated processes. Python's processes and Spark communicate over Unix sockets.
+
+Only one topic exists at a time, so that all of it stays in memory. Each round measures the cells of this topic. Needs
+Java and Maven. With --quick everything runs once with few records, and the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ from kbroker.record.compression import Compression  # noqa: E402
 
 TRANSPORT_ROWS = 10_000
 TRANSPORT_BYTES = 1024 * 1024
-"""An Arrow batch of `transport` has as many rows or bytes of values as one of format("kbroker")."""
+"""The size of an Arrow batch of `transport` in bytes of values. This and TRANSPORT_ROWS are the sizes of
+format("kbroker")."""
 ACTIONS = ('count', 'noop', 'parquet')
 SOURCES = ('connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport')
 TARGETS = (('ours, files', 'connector, Kafka', 3.0), ('ours, files', 'transport', 0.8),
@@ -84,7 +88,8 @@ class Result:
 
 
 def cells(small_records: int, large_records: int) -> list[Cell]:
-    """Return all cells. Those with other actions, codecs and aborted transactions compare with the plain topics."""
+    """Return all cells. Some read plain topics; the others vary the action, the codec or the share of aborted
+    transactions."""
     found = []
     for record_bytes, records in ((100, small_records), (1024, large_records)):
         plain = Topic(record_bytes, records=records)
@@ -190,8 +195,8 @@ class Reading(Bench):
 # ---- running and reporting
 
 def measure_all(bench: Reading, wanted: list[Cell], rounds: int, say: Callable[[Result], None]) -> None:
-    """Measure in rounds. Each round measures the sources of a cell one after the other. Call `say` with each cell's
-    result."""
+    """Measure all cells in rounds. Each round measures the sources of a cell one after the other. Call `say` with the
+    result of each cell."""
     for topic in dict.fromkeys(cell.topic for cell in wanted):
         with bench.filled(topic):
             bench.check(topic)  # a warm-up too
@@ -222,7 +227,7 @@ def table(results: list[Result]) -> Iterator[str]:
 
 
 def fixed_costs(result: Result) -> Iterator[str]:
-    """Yield the table of a job that reads a few records only."""
+    """Yield the table of a job that reads only a few records."""
     yield f'| {result.cell.topic.visible_records} records | ms a job | CPU ms, JVM + Python |'
     yield '|---|---|---|'
     for source, runs in result.runs.items():
@@ -243,7 +248,7 @@ def verdicts(results: list[Result]) -> Iterator[str]:
 
 
 def verdict(ratio: float, least: float, bound: float) -> str:
-    """Return a ratio with its verdict. `bound` is the ratio that no source in Python can exceed."""
+    """Return a ratio as text with its verdict. `bound` is the largest ratio that a source in Python can reach."""
     return f'{ratio:.2f}' + ('' if ratio >= least else ' **short**' if bound >= least else ' **bound**')
 
 

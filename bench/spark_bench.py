@@ -1,4 +1,5 @@
-"""A Spark session with its brokers, and the cost of a job: its time, and the processor time of each kind of process."""
+"""A Spark session with its brokers, and the cost of a job: its wall time, and the processor time of each kind of
+process."""
 from __future__ import annotations
 
 import importlib.util

@@ -22,14 +22,14 @@ TEMPLATES = 16
 IN_FLIGHT = 32
 BATCHES_OF_A_TRANSACTION = 50
 PRODUCE_VERSION = 11
-"""The last version of Produce that does not add partitions to the transaction."""
+"""The last version of Produce with which the broker does not add the partition to the transaction."""
 TIMESTAMP_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of `records` records, of whose transactions `aborted_percent` percent are aborted. With 0, it has no
-    transactions."""
+    """A topic of `records` records in transactions, of which `aborted_percent` percent are aborted. If that is 0, the
+    topic has no transactions."""
 
     record_bytes: int
     codec: Compression = Compression.NONE
@@ -47,7 +47,8 @@ class Topic:
 
     @property
     def transactions(self) -> list[bool]:
-        """Return for each transaction whether it is committed. Aborted transactions are spread evenly."""
+        """Return a list with True for each committed transaction and False for each aborted one. Aborted transactions
+        are spread evenly."""
         batches = -(-self.records // self.records_of_a_batch // self.partitions)
         share = self.aborted_percent / 100
         return [int((number + 1) * share) == int(number * share)
@@ -59,7 +60,7 @@ class Topic:
 
 
 def value_of(chance: random.Random, size_bytes: int) -> bytes:
-    """Return a value: half compressible text, half hardly compressible digits."""
+    """Return a value of which one half is compressible text and the other half hardly compressible digits."""
     return (chance.randbytes(size_bytes // 4).hex() + 'the quick brown fox jumps over it ' * size_bytes
             )[:size_bytes].encode()
 

@@ -1,8 +1,8 @@
 """Writing from Spark: Spark's own Kafka sink compared with the sink of `format("kbroker")`, with the same settings.
 
-Spark makes the rows in memory. A job with the sink `noop` shows the time of that. A job with `noop, Python` also brings
-the rows to Python, where they are discarded: no sink in Python takes less time. The overhead of a sink in a micro-batch
-is the time of a stream of few rows with the sink, minus the time of the same stream with `noop`.
+Spark makes the rows in memory. A job with the sink `noop` shows the time for making them. A job with `noop, Python`
+also transfers the rows to Python, where they are discarded: no sink in Python can take less time. The overhead of a
+sink in a micro-batch is the time of a stream of few rows with the sink, minus the time of the same stream with `noop`.
 """
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ SINKS: dict[str, dict[str, str]] = {
     'ours, prepared': {'commit': 'prepared'},
 }
 TARGETS = {'ours, driver': 0.7, 'ours, prepared': 1.0}
-"""The least rows/s that each kind of sink should reach, as a multiple of the connector's."""
+"""Maps each kind of kbroker's sink to its goal: the least rows/s, as a multiple of the connector's rows/s."""
 MOST_OVERHEAD_MS = 50
 _names = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Rows of one size, and the producer settings that all sinks get."""
+    """A job: rows of one size, and the producer settings that all sinks get."""
 
     record_bytes: int
     rows: int
     has_keys: bool = False
     codec: str = 'none'
     batch_bytes: int | None = 16_384
-    """The batch.size of all sinks. With None, each sink has its default."""
+    """The batch.size of all sinks in bytes. If None, each sink has its default."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Writing:
         self._sinks = list(SINKS)
 
     def measure(self, wanted: list[Job], rounds: int, say: Callable[[Written], None]) -> None:
-        """Measure in rounds. Each round measures all sinks one after the other. A further round before them is the
+        """Measure in rounds. Each round measures all sinks one after the other. An additional first round is the
         warm-up."""
         for job in wanted:
             written = Written(job, {sink: [] for sink in self._sinks})

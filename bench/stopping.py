@@ -16,8 +16,8 @@ from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE_S = 5
-"""The time for the main thread to end the bench. A call into a client library may prevent that: one blocks for a
-minute."""
+"""The seconds that the main thread has for ending the bench. A call into a client library may prevent it: one call
+blocks for a minute."""
 
 
 class Stopped(BaseException):
@@ -73,8 +73,8 @@ def workplace(directory: str | None = None, report: Callable[[], str] = str) -> 
     try:
         yield
     finally:
-        # `except Stopped` would not do: a callback or a destructor may have dropped the exception, or a library may
-        # have raised another one.
+        # `except Stopped` is not enough: a callback or a destructor may have dropped the exception, or a library may
+        # have raised a different one.
         _ignore_signals()
         if arrived:
             _leave(work, results, arrived[0].number)

@@ -14,7 +14,7 @@ def text(x: float, y: float, content: str, more: str = '') -> str:
 
 
 def key(x: float, y: float, colour: str) -> str:
-    """Return the square of a colour in the legend."""
+    """Return a square of the given colour for the legend."""
     return f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colour}"/>'
 
 

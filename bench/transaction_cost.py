@@ -2,23 +2,23 @@
 
     python bench/transaction_cost.py [--quick] [--blocks N] [--slice S] [--peers NAMES] [--clients NAMES]
 
-Records of 1 KB at the producer's full speed, into one partition: with a commit every 100 ms, and without transactions
-(idempotent both). The claim is a loss of at most 3 percent. Then a topic is read with read_committed and with
-read_uncommitted, where no loss is expected.
+A producer writes records of 1 KB at full speed into one partition, in some slices with a commit every 100 ms and in
+others without transactions; it is idempotent in both. The claim is a loss of at most 3 percent. Then a consumer reads a
+topic with read_committed and with read_uncommitted, where no loss is expected.
 
 Slices with and without the feature alternate, A B B A and then B A A B, so that other load on the machine and growing
-state of the broker affect both equally. The clients stay connected and warm: the generator of bench/load, which costs
-the least CPU, Java's (Kafka's own), and on request confluent-kafka. Each block gives one loss and one difference of the
-broker's CPU time per record, in percent. The report shows the median over the blocks and its 95 percent interval (order
-statistics, without assumptions about the noise). A target is met if the whole interval is within it, short if it is
-outside, else open: run more blocks. Rates count delivered records from the end of one commit to the end of another,
-without the first 100 ms of a slice.
+state of the broker affect both equally. The clients stay connected and warm. They are the generator of bench/load,
+which costs the least CPU, Kafka's Java client, and on request confluent-kafka. Each block gives one loss and one
+difference of the broker's CPU time per record, in percent. The report shows the median over the blocks and its 95
+percent interval (order statistics, without assumptions about the noise). A target is met if the whole interval is
+within the target, and short if the whole interval is outside. Otherwise it is open: run more blocks. Rates count
+delivered records from the end of one commit to the end of another, without the first 100 ms of a slice.
 
-Three other costs are kept out of the figures:
+The figures exclude three other costs:
 - the disk: the kernel throttles a producer when too many dirty pages wait for it. So the brokers, which all answer from
   the page cache, keep their directory in memory if there is room;
 - leftovers of the previous block: the bench waits until the files of its topic are gone;
-- the first requests to a new topic: they are in an uncounted slice.
+- the first requests to a new topic: they are in a slice that does not count.
 
 Client and broker still share processors. If the client needs most of them, its rate shows the loss of the client; the
 broker's CPU time per record shows the cost for the broker.
@@ -67,7 +67,7 @@ FAULTS = (LoadError, AssertionError, OSError, KafkaException, subprocess.Subproc
 
 @dataclasses.dataclass
 class Block:
-    """Four slices: two without the measured feature, and two with it."""
+    """Four slices: `plain` has two without the measured feature, and `strict` has two with this feature."""
 
     plain: list[Slice] = dataclasses.field(default_factory=list)
     strict: list[Slice] = dataclasses.field(default_factory=list)
@@ -78,7 +78,7 @@ class Block:
 
     @property
     def more_broker_cpu(self) -> float:
-        """The additional broker CPU per record, as a share of the cost without the feature."""
+        """The additional CPU time of the broker per record, relative to the CPU time without the feature."""
         return sum(slice_.broker_us for slice_ in self.strict) / sum(slice_.broker_us for slice_ in self.plain) - 1
 
 
@@ -157,7 +157,7 @@ class Bench:
         return text + '\n'.join([*self.table(), '', *(f'**failed** {fault}' for fault in self.faults), ''])
 
     def _measured(self) -> str:
-        """Return the number of blocks in each row. A stopped run has fewer blocks than were requested."""
+        """Return the line with the number of blocks in each row. A stopped run has fewer blocks than were requested."""
         fewest = min(map(len, list(self.blocks.values())), default=0)
         return str(self.sizes.blocks) if fewest >= self.sizes.blocks else f'{fewest} or more of {self.sizes.blocks}'
 
@@ -229,7 +229,7 @@ def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
 
 
 def in_memory() -> str | None:
-    """Return the path of a directory in memory with room for a block, or None."""
+    """Return the path of a directory in memory that has room for a block. Return None if there is no such directory."""
     return MEMORY if os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES else None
 
 
