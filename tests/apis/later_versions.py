@@ -1,7 +1,5 @@
 """A broker whose message tables have new versions of Produce, Fetch and EndTxn, with fields that do not exist in Kafka.
-`run_alone` calls this.
-
-It changes the tables before a module reads them. No handler is changed.
+`run_alone` runs this in a separate process, which changes the tables before a module reads them. No handler is changed.
 """
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_rights_are_given_described_and_taken_while_a_producer_runs(broker):
     producer = confluent_kafka.Producer(settings_of(broker, 'alice') | {'enable.idempotence': True, 'linger.ms': 0})
 
     def produced():
-        """Return the error code of one more record, or None."""
+        """Produce a record. Return the error code, or None if the record was written."""
         producer.produce('orders', 'text', partition=0, on_delivery=lambda error, _: answers.append(error))
         assert producer.flush(LIMIT_S) == 0
         return None if answers[-1] is None else answers[-1].code()

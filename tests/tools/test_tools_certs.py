@@ -1,5 +1,5 @@
 """kbroker-certs makes the files that a secure broker and its clients need, and only their owner can read them. The
-quick start of the page works."""
+quick start of docs/security.md works."""
 import os
 import re
 import subprocess

@@ -513,7 +513,7 @@ def test_what_the_files_of_a_log_directory_say_of_each_other_is_checked(director
 
 @pytest.fixture
 def recreated(tmp_path):
-    """The directory of a broker that was killed after it had deleted a topic with a record and created the topic
+    """Return the directory of a broker that was killed after it had deleted a topic with a record and created the topic
     again."""
     directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
