@@ -15,8 +15,8 @@ Each round reads all sources, one after the other. The table has medians over th
 count the records that a read_committed consumer gets, over the whole job. The fixed cost of a job is measured
 separately, with a topic of few records. All sources get the same number of tasks. No source in Python is faster than
 `transport`. If the rate of `transport` is below the target's multiple of the connector's rate, the table shows
-**bound**. CPU is that of the virtual machine and of the Python processes; `others` is the share of the machine used by
-unrelated processes. Python's processes and Spark communicate over Unix sockets.
+**bound**. CPU is that of the JVM and of the Python processes; `others` is the share of the machine used by unrelated
+processes. Python's processes and Spark communicate over Unix sockets.
 
 Only one topic exists at a time, so that all of it stays in memory. Each round measures the cells of this topic. Needs
 Java and Maven. With --quick everything runs once with few records, and the figures are meaningless.

@@ -1,4 +1,4 @@
-"""Log files, and the rows that Spark's Python workers read from the data source, without a virtual machine."""
+"""Log files, and the rows that the data source returns to Spark's Python workers. No JVM runs."""
 from __future__ import annotations
 
 import pathlib
