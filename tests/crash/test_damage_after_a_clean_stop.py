@@ -1,5 +1,5 @@
-"""Damage to a stopped directory: the log lines of the start, the partitions that it serves, the findings of
-`kbroker-check`, and the way back to a sound directory.
+"""The directory of a cleanly stopped broker is damaged. The tests check what the next start logs, which partitions it
+serves, what `kbroker-check` finds, and how an operator repairs the directory.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stopped(built: pathlib.Path, memory_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def expected(built: pathlib.Path, memory_path: pathlib.Path) -> View:
-    """The records that consumers read without damage."""
+    """The records that consumers read from the undamaged directory."""
     shutil.copytree(built, memory_path / 'untouched')
     return look(memory_path / 'untouched')
 
@@ -53,7 +53,7 @@ def look(directory: pathlib.Path) -> View:
 
 
 class every_offset:
-    """Replaces a random generator: its sample is the whole population."""
+    """A replacement for a random generator. Its `sample` returns the whole population."""
 
     def sample(self, population: range, count: int) -> list[int]:
         return list(population)
@@ -92,7 +92,9 @@ def filled(directory: pathlib.Path, partition: str) -> list[pathlib.Path]:
 ], ids=['cut at a batch', 'emptied', 'removed', 'without its directory'])
 def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the_loss_is_accepted(
         stopped, built, expected, caplog, damage):
-    """Earlier, the broker started without a log line, and lowered its checkpoints to the records that were left."""
+    """An earlier version of the broker started without a log line, and lowered its checkpoints to the remaining
+    records.
+    """
     damage(stopped)
     before = {path: path.read_bytes() for path in (stopped / f'{PLAIN}-0').glob('*')}
     code, output = check(stopped)
@@ -137,7 +139,7 @@ def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the
 
 
 def test_a_log_that_ends_below_the_checkpoints_is_offline_without_an_inventory(stopped, caplog):
-    """A directory that Apache Kafka stopped is like this: Kafka writes no inventory. The checkpoints prove the loss."""
+    """A directory that Apache Kafka wrote has no inventory. Its checkpoints prove the loss."""
     with InProcessBroker(stopped, SETTINGS) as broker:
         for value in (b'kept', b'lost'):
             broker.topics.get(PLAIN, 0).append_batch(encode_batch([(0, None, value)]), Origin.CLIENT)
@@ -179,7 +181,7 @@ def test_a_topic_that_lost_records_can_be_deleted(stopped):
     assert not (stopped / DAMAGE_FILE).exists()
 
 
-# ---- files that can be made again ----
+# ---- files that can be rebuilt ----
 
 def flip(path: pathlib.Path) -> None:
     content = bytearray(path.read_bytes())
@@ -190,7 +192,7 @@ def flip(path: pathlib.Path) -> None:
 @pytest.mark.parametrize('damage', [pathlib.Path.unlink, flip, lambda path: path.write_bytes(b'')])
 @pytest.mark.parametrize('suffix', ['.txnindex', '.index', '.timeindex'])
 def test_a_damaged_index_is_rebuilt_and_reported(stopped, expected, caplog, suffix, damage):
-    """Earlier, consumers of committed records saw aborted ones when a `.txnindex` was missing."""
+    """In an earlier version, consumers with read_committed saw aborted records when a `.txnindex` was missing."""
     damage(next(path for path in segments(stopped, f'{TRANSACTIONS}-0', suffix) if path.stat().st_size))
     assert look(stopped) == expected
     message, = errors(caplog)
@@ -215,7 +217,7 @@ def test_a_damaged_file_of_a_partition_is_written_again(stopped, expected, caplo
 @pytest.mark.parametrize('name', [
     'log-start-offset-checkpoint', 'recovery-point-offset-checkpoint', 'replication-offset-checkpoint'])
 def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, expected, caplog, name, damage):
-    """Earlier, deleted records came back when the checkpoint of log starts was empty."""
+    """In an earlier version, deleted records came back when the checkpoint of log start offsets was empty."""
     damage(stopped / name)
     assert look(stopped) == expected and expected[TRIMMED, 0][0] == 7
     message, = [message for message in errors(caplog) if 'treated as empty' not in message]
@@ -226,7 +228,9 @@ def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, ex
 # ---- when the inventory counts ----
 
 def test_a_clean_shutdown_mark_that_cannot_be_read_is_reported_for_ever_after(stopped, caplog):
-    """Earlier, deleted records came back if the checkpoint of log starts was damaged, too. The broker logged a line."""
+    """In an earlier version, deleted records came back if the checkpoint of log start offsets was damaged as well. The
+    broker only logged a line.
+    """
     (stopped / CLEAN_SHUTDOWN_FILE).write_text('0\n0\n')
     (stopped / LOG_START_OFFSET_FILE).write_text('{}')
     look(stopped)
@@ -299,8 +303,8 @@ def test_a_partition_that_does_not_change_keeps_its_row(stopped):
 
 
 def test_a_topic_that_is_created_again_with_as_many_records_is_served_after_a_clean_stop(memory_path, caplog):
-    """Earlier, the inventory kept the row of the old topic, because the offsets were the same. The next start found the
-    new topic damaged and set its records aside.
+    """In an earlier version, the inventory kept the row of the deleted topic, because the new topic had the same
+    offsets. The next start considered the new topic damaged and set its records aside.
     """
     place = 'again', 0
     for number in range(3):
@@ -357,7 +361,7 @@ def cut_metadata_at_a_batch(directory: pathlib.Path) -> None:
 @pytest.mark.parametrize('damage', [
     remove_metadata, empty_metadata, remove_metadata_files, cut_metadata, cut_metadata_at_a_batch])
 def test_a_start_without_all_of_the_metadata_log_is_refused_and_changes_nothing(stopped, built, damage, is_clean):
-    """Earlier, the broker started as an empty cluster and renamed all partitions to -stray."""
+    """An earlier version of the broker started as an empty cluster and renamed all partitions to -stray."""
     if not is_clean:
         (stopped / CLEAN_SHUTDOWN_FILE).unlink()
     damage(stopped)
@@ -408,7 +412,9 @@ def test_a_topic_whose_deletion_a_crash_undid_is_set_aside_as_before(stopped):
 
 
 def test_a_read_through_a_damaged_index_fails_and_skips_nothing(stopped):
-    """A start does not read the middle of a large index. A read compares each entry that it uses with its batch."""
+    """A start does not read the middle of a large index. A read compares each index entry that it uses with the batch
+    at that position.
+    """
     with InProcessBroker(stopped, SETTINGS) as broker:
         segment = broker.logs.logs[PLAIN, 1].segments[0]
         path = pathlib.Path(segment.path('.index'))
@@ -439,7 +445,8 @@ def damage_a_batch(directory: pathlib.Path, number: int) -> int:
 
 @pytest.mark.parametrize('is_noted', [True, False], ids=['found by a start', 'found by kbroker-check alone'])
 def test_an_accepted_loss_takes_the_damaged_batch_and_no_other(stopped, expected, caplog, is_noted):
-    """Earlier, all batches after the damaged one went to a file that no tool read, and new records took their offsets.
+    """An earlier version moved all batches after the damaged one to a file that no tool read. New records then got
+    their offsets.
     """
     lost = damage_a_batch(stopped, 1)
     if not is_noted:        # as in the middle of a large file, of which the inventory has no checksum

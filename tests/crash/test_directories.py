@@ -1,4 +1,4 @@
-"""Unexpected log directories: the broker refuses them with one clear line and no changes, or serves them."""
+"""The broker refuses an unexpected log directory with one clear line and without changing it, or serves it."""
 from __future__ import annotations
 
 import errno
@@ -113,7 +113,9 @@ def replace(path: pathlib.Path, old: bytes, new: bytes) -> None:
     (unknown_folder, 'lost\\+found: found a directory that is not named'),
 ])
 def test_a_directory_that_is_not_understood_is_left_as_it_is(used, spoil, says, has_lock_file):
-    """Earlier, the broker removed the clean mark before it checked the metadata, and any directory got a lock file."""
+    """An earlier version of the broker removed the mark of a clean shutdown before it checked the metadata. It also
+    left a lock file in each directory that it refused.
+    """
     directory, _ = used
     spoil(directory)
     if not has_lock_file:
@@ -160,8 +162,8 @@ def test_a_second_broker_on_the_directory_is_refused(start_broker, tmp_path):
 
 
 class UnreadableFileSystem(FileSystem):
-    """A file system that refuses to open one file. A file of another owner cannot show this: root, who may run the
-    tests, can read it.
+    """A file system that refuses to open one file. A real file without read permission would not do: if root runs the
+    tests, root can read it.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -201,7 +203,7 @@ def test_a_partition_of_no_topic_is_set_aside(used):
 
 
 def test_a_directory_of_an_earlier_topic_of_the_name_is_set_aside(used):
-    """A crash can undo the renames of a deletion that is in the metadata log."""
+    """A topic is deleted and created again. Then a crash undoes the rename of a directory of the deleted topic."""
     directory, promises = used
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)

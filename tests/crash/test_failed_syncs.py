@@ -1,7 +1,7 @@
-"""A sync fails, the broker starts again on the running machine, and the power fails later.
+"""A sync fails, the broker restarts, and the power fails later.
 
-After the failed sync, the page cache has data that the disk lacks, and no later sync writes them. The broker reads them
-at its start. Nothing that it acknowledges later may depend on them.
+After the failed sync, the page cache has data that the disk lacks, and no later sync writes this data. The restarted
+broker reads it. Nothing that the restarted broker acknowledges may depend on it.
 
 Covers promises 1 and 2 of docs/design.md.
 """

@@ -1,7 +1,8 @@
-"""One change of the disk fails, or that one and all later ones. No answer is wrong, and the next start finds all that
-was acknowledged.
+"""One write to the disk fails, or all writes from one point on. No answer is wrong, and the next start finds everything
+that was acknowledged.
 
-After the failure the broker continues as far as it can. Then the power fails.
+A write is any change of the disk, such as a rename or a sync. After the failure the broker serves what it still can.
+Then the power fails.
 
 Covers promises 1 and 2 of docs/design.md.
 """
@@ -16,7 +17,8 @@ from support.disk.crash_stories import CASES
 
 POINTS = 6
 KINDS = list(itertools.product(FAULTS, (True, False)))
-"""Each fault, once as a single failure and once as one that lasts. Each case begins with another of these."""
+"""Each fault, once as a single failure and once as a lasting one. Each case begins at a different place in this list.
+"""
 
 
 @pytest.mark.usefixtures('many_brokers')

@@ -1,7 +1,7 @@
 """System calls of a broker process fail while a real client writes. The client gets an error, the broker logs a line,
 and no acknowledged record is lost.
 
-strace injects the error into the system call itself. So the test covers the loops with which the broker repeats an
+strace injects the error into the system call itself. The test therefore covers the loops in which the broker repeats an
 interrupted call.
 
 Covers promises 1 and 2 of docs/design.md.
@@ -27,7 +27,9 @@ SETTINGS = {'offsets.topic.num.partitions': '1', 'log.roll.ms': '50', 'log.index
             'replica.high.watermark.checkpoint.interval.ms': NEVER_MS,
             'log.flush.offset.checkpoint.interval.ms': NEVER_MS,
             'log.flush.start.offset.checkpoint.interval.ms': NEVER_MS}
-"""Checkpoints are written by starts and stops only, so that a fault meets a call of the client's request."""
+"""The broker writes checkpoints only when it starts and stops, so that a fault hits a system call for the client's
+request.
+"""
 TOPIC = 'orders'
 OFFLINE = 'is offline until the next start'
 STORAGE_ERROR = 'KAFKA_STORAGE_ERROR'
@@ -37,7 +39,7 @@ SOAK_FAULTS = [f'{calls}:error={error}:when={number}' for calls, error, number i
     ('fdatasync', 'fsync', 'pwrite64,pwritev', 'openat', 'rename', 'ftruncate'), ('EIO', 'ENOSPC'), (1, 2, 3, 5, 8))]
 RECORDS = 12
 OFFLINE_TIMEOUT_MS = 5_000
-"""A broker that is offline reports no leader, so a client waits until its record times out."""
+"""The broker reports no leader for an offline directory, so a client waits until its record times out."""
 
 
 def wait_for(condition, what: str) -> None:
@@ -48,7 +50,7 @@ def wait_for(condition, what: str) -> None:
 
 
 class FailingCalls:
-    """A tracer that lets system calls of a running broker fail, as a context manager."""
+    """A context manager that makes system calls of a running broker fail."""
 
     def __init__(self, broker: BrokerProcess, fault: str, trace: pathlib.Path):
         self._broker = broker
@@ -79,7 +81,7 @@ class FailingCalls:
 
 
 class Work:
-    """A client that writes records with unique values and keeps those that were acknowledged."""
+    """A client that writes records with unique values, and keeps the acknowledged values."""
 
     def __init__(self, broker: BrokerProcess):
         self.broker = broker
@@ -88,7 +90,7 @@ class Work:
         self.acknowledged: list[str] = []
 
     def write(self, count: int, topic: str = TOPIC, timeout_ms: int = 1000 * LIMIT_S) -> list[str]:
-        """Write records, one after the other and up to the first error. Return the names of the errors."""
+        """Write records one after the other, until one fails. Return the names of the errors."""
         errors = []
         producer = confluent_kafka.Producer({
             'bootstrap.servers': self.broker.address, 'retries': 0, 'message.timeout.ms': timeout_ms, 'linger.ms': 0,
@@ -108,7 +110,7 @@ class Work:
         return errors
 
     def check(self) -> None:
-        """Check that each acknowledged record is there, and each record once at most."""
+        """Check that the topic has each acknowledged record, and no record twice."""
         found = self._read()
         assert set(self.acknowledged) <= set(found) <= set(self.sent)
         assert len(found) == len(set(found))
@@ -121,7 +123,9 @@ class Work:
 
 @pytest.fixture(scope='module')
 def work(tmp_path_factory) -> Iterator[Work]:
-    """The client of the file's only broker, which each test leaves running. It keeps the answers of all tests."""
+    """A client of the one broker that all tests of this file share. Each test leaves the broker running. The client
+    keeps the acknowledged records of all tests.
+    """
     with BrokerProcess(tmp_path_factory.mktemp('failing') / 'data', SETTINGS) as broker:
         yield Work(broker)
 
@@ -165,7 +169,9 @@ def test_a_call_that_fails_is_an_error_for_the_client_and_the_next_start_has_all
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_answer_is_lost_whichever_call_fails(broker, work, tmp_path, soak_sample):
-    """The same broker gets one fault after the other. Between two faults, the test kills or stops and restarts it."""
+    """All faults are injected into one broker, one after the other. Between two faults, the test kills or stops the
+    broker and restarts it.
+    """
     offline = injected = 0
     faults = soak_sample(SOAK_FAULTS)
     for number, fault in enumerate(faults):

@@ -43,7 +43,7 @@ FULL, BROKEN = errno.ENOSPC, errno.EIO
 
 
 class FaultyDisk(FailingFileSystem):
-    """A disk that fails the changes chosen with `break_on`, and records the failures."""
+    """A disk on which the changes that `break_on` chooses fail. It records the failures."""
 
     def __init__(self) -> None:
         super().__init__(partial_bytes=20)
@@ -92,7 +92,7 @@ class FaultyDiskCase:
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     def codes(self) -> dict[str, ErrorCode]:
-        """Return the error code for each kind of request once the directory is offline."""
+        """Send each kind of request to the broker with its offline directory. Return {kind of request: error code}."""
         broker, producer = self.broker, self.promises.producer
         assert producer is not None
         fetch = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[
@@ -168,7 +168,9 @@ def case(request, tmp_path) -> Iterator[FaultyDiskCase]:
 
 
 def check_after_restart(case: FaultyDiskCase) -> None:
-    """Start again with enough space. Check that acknowledged records are present, and the open transaction is open."""
+    """Restart the broker with enough space. Check that all acknowledged records are present, and that the open
+    transaction is still open.
+    """
     with InProcessBroker(case.directory, case.settings) as broker:
         client = Client(broker, case.promises)
         client.pass_time()
@@ -241,7 +243,7 @@ def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(case, c
 
 
 def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path, caplog):
-    """Two partitions share the failing flush, and a consumer waits for its end."""
+    """The failing flush belongs to two partitions, and a consumer waits for its end."""
     case = FaultyDiskCase(tmp_path, {})
     with case.broker:
         case.prepare()
@@ -266,7 +268,9 @@ def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path,
 
 
 def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
-    """Earlier, after a produce and a deletion in one tick, the flush requested the files of a closed log."""
+    """In an earlier version, a Produce and a deletion of its topic in one tick made the flush use the files of a closed
+    log.
+    """
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic(TOPIC, 2)

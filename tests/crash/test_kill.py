@@ -1,8 +1,9 @@
 """A broker process that is killed repeatedly during transactions keeps everything that it acknowledged, exactly once.
 
-Two applications copy in transactions from an input topic to an output topic of several partitions. They send the
-offsets of their input, and commit or abort each transaction by its number. A third application writes with an
-idempotent producer. All are unmodified clients: they notice a kill only by its errors, and retry as applications do.
+Two applications copy records from an input topic to an output topic of several partitions, in transactions. Each
+transaction includes the offsets of its input. The number of the transaction decides whether the application commits or
+aborts it. A third application writes with an idempotent producer. All are unmodified clients: they notice a kill only
+by the errors that it causes, and retry as applications do.
 
 Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
@@ -47,8 +48,8 @@ class Progress:
 
 @dataclass
 class TransactionalApplication:
-    """An application that copies in transactions. The broker confirmed those in `committed` and `aborted`. The outcome
-    of those in `doubtful` is unknown.
+    """An application that copies records in transactions. `committed` and `aborted` have the transactions whose end the
+    broker confirmed. `doubtful` has those whose outcome is unknown.
     """
 
     name: str
@@ -137,7 +138,9 @@ class TransactionalApplication:
 
 @dataclass
 class IdempotentApplication:
-    """An application that writes numbered records with an idempotent producer. `acknowledged` has their numbers."""
+    """An application that writes numbered records with an idempotent producer. `acknowledged` has the numbers of the
+    acknowledged records.
+    """
 
     address: str
     stop: threading.Event

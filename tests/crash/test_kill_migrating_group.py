@@ -1,8 +1,9 @@
-"""A broker is killed while a group changes its protocol. The group continues in the old or in the new protocol, and
-keeps its offsets.
+"""A broker is killed while a group changes between the classic and the consumer protocol. After the restart the group
+uses one of the two, and still has its offsets.
 
 A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group. When the new
-member leaves, the group is downgraded. The test kills the broker at a random moment during each of the two requests.
+member leaves, the group is downgraded. The test kills the broker at a random moment during the upgrade and during the
+downgrade.
 
 Covers KIP-848, and promise 2 of docs/design.md.
 """
@@ -35,7 +36,7 @@ EVERYTHING = {(TOPIC, partition) for partition in range(PARTITIONS)}
 
 
 class RolledGroup:
-    """The group from the view of its two members."""
+    """The group as its two members see it."""
 
     def __init__(self, broker: BrokerProcess):
         self.broker = broker
@@ -64,7 +65,8 @@ class RolledGroup:
                 return answer
 
     def kill_during(self, request: Any, version: int, delay_s: float | None) -> None:
-        """Send a request, kill the broker after a delay or, without a delay, after its answer, and start it again."""
+        """Send a request, kill the broker after `delay_s`, and restart it. With None, kill the broker after its answer.
+        """
         self.client.send(frame_of(request, version))
         if delay_s is None:
             self.client.receive()
@@ -185,7 +187,7 @@ def downgrade(group: RolledGroup, delay_s: float | None) -> str:
 
 
 def run_rounds(directory: Any, rounds: int, durability: str) -> set[tuple[str, str]]:
-    """Run the rounds. Return pairs: a change, and the type of the group that the restart after it found."""
+    """Run the rounds. Return the set of (`upgrade` or `downgrade`, type of the group after the restart)."""
     rng = random.Random(7)
     found = set()
     with BrokerProcess(directory, {**SETTINGS, 'kbroker.durability': durability}) as broker:

@@ -1,8 +1,8 @@
 """A broker is killed while a share group works. No acknowledged record is delivered again, and no acquired record is
 lost.
 
-Two members fetch, and accept, release or keep what they get. After a confirmed release, the delivery count of the
-record is higher. After the last kill, a third member accepts all records that are left.
+Two members fetch records, and accept, release or keep them. If the broker confirmed a release, the next delivery of the
+record has a higher delivery count. After the last kill, a third member accepts all remaining records.
 
 Covers KIP-932.
 """
@@ -39,14 +39,17 @@ Place = tuple[int, int]
 
 @dataclass
 class Ledger:
-    """The outcomes that the members know. `floor` has the lowest count that the next delivery of a record may have."""
+    """The outcomes of the records, as far as the members know them. `floor` maps a record to the lowest delivery count
+    that its next delivery may have.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     confirmed: set[Place] = field(default_factory=set)
     doubtful: set[Place] = field(default_factory=set)
     floor: dict[Place, int] = field(default_factory=dict)
     exhausted: set[Place] = field(default_factory=set)
-    """Records that were delivered for the last time. The broker archives them unless they are accepted."""
+    """Records that were delivered as often as the limit allows. The broker archives them unless a member accepts them.
+    """
     problems: list[str] = field(default_factory=list)
     progress: threading.Event = field(default_factory=threading.Event)
 
@@ -147,7 +150,7 @@ class Member:
 
 
 def prepare(directory: Any) -> bytes:
-    """Create the topic with its records, and let the group read it from its beginning."""
+    """Create the topic and its records, and configure the group to read from the beginning of the topic."""
     with InProcessBroker(directory) as broker:
         created = broker.ask(build('CreateTopicsRequest', topics=[
             {'name': TOPIC, 'num_partitions': PARTITIONS, 'replication_factor': 1}]))

@@ -1,9 +1,9 @@
 """A broker is killed around every row and marker of transactions in two-phase commit (KIP-939).
 
-An application writes a transaction, prepares it, and stores its token. Two later instances keep the transaction. Then
-an external system decides, and the application commits or aborts accordingly. The broker kills itself at one of the
-writes on this way. After a restart, a producer of `kbroker.client` completes the prepared transaction with the stored
-token.
+An application writes a transaction, prepares it, and stores its token. The application restarts twice and keeps the
+transaction. Then an external system decides, and the application commits or aborts accordingly. The broker kills itself
+at one of the writes for the transaction. After a restart, a producer of `kbroker.client` completes the prepared
+transaction with the stored token.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -83,14 +83,14 @@ class Story(TwoPhaseApplication):
 
     @property
     def most_markers(self) -> int:
-        """The most markers that a partition may have of the transaction. After a kill between a marker and the Complete
-        row, the broker writes the markers again.
+        """The largest number of markers that a partition may have for the transaction. If a kill hits between a marker
+        and the Complete row, the restarted broker writes the markers a second time.
         """
         return 1 + sum(place_of(point) in ENDING for point in self.points)
 
 
 class Place:
-    """A broker, and the stories that it was killed in."""
+    """A broker, and the stories during which it was killed."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -114,7 +114,7 @@ class Place:
         self.check_files()
 
     def start(self, story: Story | None) -> None:
-        """Start a broker that will be killed in this story. Without one, start an unmodified broker."""
+        """Start a broker that will kill itself at a point of `story`. With None, start an unmodified broker."""
         self.arm(story, 0)
         self.broker.start()
 
@@ -124,7 +124,7 @@ class Place:
         self.broker.counts_at_once = number > 0
 
     def kill(self, story: Story) -> None:
-        """Run the story up to its kill. Kill the broker again while it recovers, if the story has another point."""
+        """Run the story up to its kill. If the story has a second point, kill the broker again while it recovers."""
         with self.connected() as client, suppress(ConnectionError):
             story.run(client)
         self.broker.wait_killed()
@@ -182,7 +182,8 @@ class Place:
         return stable, {at: row.offset for at, row in admin.list_offsets(times).items()}
 
     def await_stable(self, admin: Admin) -> None:
-        """Wait until all last stable offsets are the ends. The broker replies to EndTxn before it writes the markers.
+        """Wait until the last stable offset of each partition is its high watermark. The broker replies to EndTxn
+        before it writes the markers.
         """
         deadline = time.monotonic() + LIMIT_S
         stable, ends = self.ends(admin)
@@ -191,7 +192,7 @@ class Place:
             stable, ends = self.ends(admin)
 
     def check_visible(self) -> None:
-        """Check that a reader sees each record of a committed transaction once, and no other."""
+        """Check that a reader sees each record of each committed transaction once, and no other records."""
         found: Counter[str] = Counter()
         with Consumer(self.broker.address, isolation_level='read_committed', auto_offset_reset='earliest',
                       **TIMELY) as consumer:
@@ -204,7 +205,9 @@ class Place:
         assert found == Counter(values * 2)
 
     def check_files(self) -> None:
-        """Check that each partition has the markers of each transaction, all of one kind and none too often."""
+        """Check that each partition has markers for each transaction, at most `most_markers`, and that all are commits
+        or all are aborts.
+        """
         for partition in (FIRST, SECOND, OFFSETS):
             markers = self.markers_in(partition)
             for story in self.stories:
@@ -240,7 +243,9 @@ def test_a_prepared_transaction_ends_once_although_the_broker_is_killed_at_its_r
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('turn', [0, 1])
 def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn, soak_sample, tally):
-    """Every second transaction is aborted. With `turn` 1, these are the ones that commit with `turn` 0."""
+    """Every second transaction is aborted. With `turn` 1, the transactions are aborted that are committed with `turn`
+    0.
+    """
     points = soak_sample(EVERYTHING)
     place.run([(SAMPLE[0],)] * turn + [(point,) for point in points])
     tally('kills of a broker, a client or an application', turn + len(points))

@@ -1,4 +1,4 @@
-"""A directory, pipe, socket or dead link in the place of each file that a start reads. The broker refuses to start with
+"""Each file that a start reads is replaced by a directory, pipe, socket or dead link. The broker refuses to start with
 one clear line, or takes the partition offline.
 """
 from __future__ import annotations
@@ -72,12 +72,14 @@ def test_no_broker_starts_without_the_files_of_the_directory_itself(used, tmp_pa
     f'{STEM}.log', f'{STEM}.index', f'{STEM}.timeindex', f'{STEM}.txnindex', f'{7:020d}.snapshot',
     'leader-epoch-checkpoint', 'partition.metadata', f'{7:020d}.snapshot.tmp'])
 def test_a_partition_with_something_else_in_the_place_of_a_file_is_not_served(used, tmp_path, name, kind, caplog):
-    """Earlier, the broker served such a partition, and ended at the first use of an index that was a directory."""
+    """An earlier version of the broker served a partition whose index was a directory, and ended when it first used
+    this index.
+    """
     original, is_clean = used
     directory = replaced(original, tmp_path, f'{PARTITION}/{name}', kind)
     if not is_clean:
-        # If the broker started without recovering the partition, the next start would take it for one that was stopped
-        # cleanly.
+        # The start must fail. If it skipped the recovery of the partition, the start after the next clean stop would
+        # never recover it.
         with pytest.raises((CorruptLogError, OSError)) as raised, InProcessBroker(directory, SETTINGS):
             pass
         assert str(directory / PARTITION / name) in str(raised.value)

@@ -1,9 +1,9 @@
-"""The power fails at any change of the disk in a story. A broker opens the directory that is left, and has everything
-that was acknowledged.
+"""The power fails at any change that a broker makes on the disk. A broker that opens the resulting directory has
+everything that was acknowledged.
 
 The file system of these tests records what is durable. Before a write, sync, truncation, rename, removal or creation
-takes effect, it writes a directory that a power cut may leave at that moment. Such a directory has all unsynced
-changes, none of them, or some, and some of these are torn. One run of a story is enough for all its power cuts.
+takes effect, it writes a directory that a power cut may leave at that moment. This directory has all, none or some of
+the unsynced changes, and some of its writes are torn. One run of a test's story therefore yields all its power cuts.
 
 Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
@@ -44,7 +44,9 @@ def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case,
     rng = random.Random(recoveries)
 
     def fail_again(moment):
-        """Cut the power at about `points_of_recovery` of the dozens or hundreds of changes that a recovery makes."""
+        """Cut the power again at about `points_of_recovery` of the changes that the recovery makes. It makes dozens or
+        hundreds.
+        """
         return case.cut_power_in_recovery(moment, lambda number: rng.random() < points_of_recovery / 60,
                                           lambda second: case.hold(second, goes_on=next(numbers) % 2 == 0))
 

@@ -1,9 +1,9 @@
-"""The power fails at the syncs of a random history of groups. A broker opens the directory that is left, and keeps
+"""Groups run a random history, and the power fails at its syncs. A broker that opens the resulting directory keeps
 every promise.
 
-No accepted or rejected record of a share group is delivered again, and no acquired record is lost. Each delivery count
-is one that the answers allow. The rows of all groups and the committed offsets are those from before or after the step
-in which the power failed. If the step was answered, they are those from after it.
+No accepted or rejected record of a share group is delivered again, and no acquired record is lost. The earlier answers
+allow each delivery count. The rows of all groups and the committed offsets are as before or as after the step in which
+the power failed. If the broker answered this step, they are as after it.
 
 Covers KIP-848, KIP-932 and KIP-1071, and promise 2 of docs/design.md.
 """
@@ -79,18 +79,22 @@ def history(rng: random.Random, length: int) -> list[Step]:
 
 @dataclass
 class Cut:
-    """A directory that a power cut left, the step in which the power failed, and the promises until that moment."""
+    """A directory that a power cut left, the step in which the power failed, and the promises that the broker had made
+    by then.
+    """
 
     directory: pathlib.Path
     what: str
     step: int
     promises: GroupPromises
     is_bare: bool
-    """The cut lost all unsynced bytes, so every answer that left too early shows as a broken promise."""
+    """True if the cut lost all unsynced bytes. Then every answer that the broker sent before its sync shows as a broken
+    promise.
+    """
 
 
 class History:
-    """A history, run on a file system that records what is durable. `cuts` has the power cuts at its syncs."""
+    """A history on a file system that records what is durable. `cuts` has the power cuts at the syncs of the run."""
 
     def __init__(self, base: pathlib.Path, seed: int, length: int):
         self.rng = random.Random(seed)
@@ -98,7 +102,7 @@ class History:
         self.steps = history(self.rng, length)
         self.cuts: list[Cut] = []
         self.observed: list[dict[str, Any]] = []
-        """The answers of the broker before each step, and after the last one."""
+        """What the broker reported before each step and after the last step."""
         self.topic_id = b''
 
     def run(self) -> None:
@@ -133,8 +137,8 @@ class History:
         self.observed.append(self.observed[-1])
 
     def hold(self, cut: Cut) -> None:
-        """Open the directory of a cut and check every promise. One member accepts all records that are left. After a
-        restart, another member finds none.
+        """Open the directory of a cut and check every promise. One member accepts all remaining records. After a
+        restart, another member gets no record.
         """
         with judging(cut.what):
             with InProcessBroker(cut.directory, SETTINGS) as broker:
@@ -154,7 +158,9 @@ class History:
 
 
 def may_be(value: Any, before: Any, after: Any) -> bool:
-    """Return whether a power cut may leave this entry. A start offset only rises, in several rows of one step."""
+    """Return whether a power cut may leave this entry. Several rows of one step may raise a start offset, so it may
+    also have a value between those before and after the step.
+    """
     if isinstance(value, int) and isinstance(before, int):
         return before <= value <= after
     return value in (before, after)
@@ -165,7 +171,7 @@ def is_log_of_groups(path: pathlib.Path) -> bool:
 
 
 def spread(cuts: list[Cut], count: int) -> list[Cut]:
-    """Return at most `count` cuts, evenly distributed, from the last one on."""
+    """Return at most `count` of the cuts, evenly distributed and including the last one."""
     return cuts[::-math.ceil(len(cuts) / count)]
 
 

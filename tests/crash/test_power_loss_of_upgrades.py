@@ -1,4 +1,4 @@
-"""The power fails at any change of the disk in the first start on a directory of an earlier release.
+"""The power fails at any change that the first start on a directory of an earlier release makes on the disk.
 
 The next start finds everything that the clients of the earlier release saw, and the open transactions continue.
 
@@ -26,7 +26,7 @@ def test_an_upgrade_outlives_a_power_cut_at_any_change(memory_path, name, points
 
 
 def first_start(name, root, choose):
-    """Start a broker on the directory of a release, with power cuts. Return the numbers of changes and of cuts."""
+    """Start a broker on the directory of a release, and cut its power. Return (number of changes, number of cuts)."""
     directory, manifest = unpack(name, root)
 
     def start(fs):

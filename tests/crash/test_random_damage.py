@@ -32,7 +32,7 @@ DAMAGES_OF_A_TEST = 50
 class Sample:
     directory: pathlib.Path
     old: pathlib.Path
-    """The directory at an earlier time. Some damages put its files back."""
+    """The directory as it was at an earlier time. Some kinds of damage restore files from it."""
     kinds: tuple[str, ...] = ()
 
 
@@ -46,7 +46,9 @@ def sample(memory_path_of_module: pathlib.Path) -> Sample:
 
 @pytest.fixture
 def deep_sample(memory_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    """A directory in which the checksums cover only the ends of files, as they do with segments of the usual size."""
+    """A directory in which the checksums of the inventory cover only the ends of files, as they do for segments of the
+    usual size.
+    """
     monkeypatch.setattr(inventory, 'SAMPLE_BYTES', 16)
     found = Sample(memory_path / 'sample', memory_path / 'old', ('flip',))
     build(found.directory, found.old)
@@ -76,7 +78,7 @@ def start_and_view(directory: pathlib.Path, seed: object) -> View:
 
 
 def hold(sample: Sample, path: pathlib.Path, seed: int, caplog: Any) -> None:
-    """Damage a copy, start a broker on it, and raise AssertionError if a loss is silent."""
+    """Copy `sample` to `path`, damage the copy, and start a broker on it. Raise AssertionError if a loss is silent."""
     copy, untouched = path / f'{seed}', path / f'{seed}-before'
     shutil.copytree(sample.directory, copy)
     shutil.copytree(sample.directory, untouched)

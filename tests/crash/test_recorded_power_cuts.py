@@ -1,7 +1,8 @@
-"""The system calls of a broker with real clients are recorded, and the files after a power cut are computed from them.
-A broker that opens these files has everything that was acknowledged.
+"""The test records the system calls of a broker with real clients, and computes from them the files that a power cut
+may leave. A broker that opens these files has everything that was acknowledged.
 
-`traced_disk` shares no code with the broker or with the file system that other tests put under it.
+`traced_disk` computes the files. It shares no code with the broker, nor with the simulated file system that other tests
+use.
 
 Covers promises 1 and 2 of docs/design.md.
 """
@@ -62,7 +63,7 @@ class TracedBroker(BrokerProcess):
 
 @dataclass
 class Outcome:
-    """A transaction: its records, the offset that it commits, its outcome, and the time of its end."""
+    """A transaction: its records, the offset that it committed, its outcome, and the time of its end."""
 
     values: set[str]
     offset: int
@@ -87,7 +88,7 @@ class History:
         producer.produce(place[0], value.encode(), partition=place[1], on_delivery=delivered)
 
     def work(self, address: str, count: int) -> None:
-        """Write records without and within transactions, and commit offsets in these."""
+        """Write records outside and inside transactions. The transactions also commit offsets."""
         if not self.transactions:
             create_topics(address, **dict.fromkeys(TOPICS, PARTITIONS))
         common = {'bootstrap.servers': address, 'linger.ms': 0}
@@ -121,7 +122,9 @@ class History:
 
 @pytest.fixture
 def recorded(request, memory_path) -> Iterator[tuple[TracedDisk, History]]:
-    """The file calls of a broker under clients, with a clean stop in the middle and one at the end."""
+    """The recorded file calls of a broker with clients, and the history of these clients. The broker stops cleanly in
+    the middle and at the end.
+    """
     broker, history = TracedBroker(memory_path / 'data'), History()
     try:
         for _ in range(2):
@@ -138,7 +141,7 @@ def recorded(request, memory_path) -> Iterator[tuple[TracedDisk, History]]:
 
 
 def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
-    """Open the directory after a power cut. Check that everything is there that was acknowledged up to `time_s`."""
+    """Open the directory after a power cut. Check that it has everything that was acknowledged up to `time_s`."""
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.pass_time()
@@ -194,7 +197,9 @@ def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(
 
 
 def test_the_calls_of_a_trace_rebuild_the_directory(memory_path):
-    """The trace has all changes: the files computed without a power cut equal those that the broker left."""
+    """The trace has all changes: the files that TracedDisk computes for no power cut equal the files that the broker
+    left.
+    """
     with TracedBroker(memory_path / 'data') as broker:
         History().work(broker.address, 2)
         broker.stop()

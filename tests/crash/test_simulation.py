@@ -1,4 +1,4 @@
-"""Random lives of a broker whose applications, network, disk and power are simulated. No promise is ever broken.
+"""A broker keeps all promises in random histories. Its applications, network, disk and power are simulated.
 
 Covers promises 1, 2, 3, 4 and 5 of docs/design.md.
 """
@@ -60,7 +60,9 @@ def test_transactions_stay_whole_whatever_interleaves_and_wherever_the_power_fai
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed, tally):
-    """Child processes run the histories: a broker that ends with requests in progress is never freed, some 3 MB."""
+    """Child processes run the histories, because a broker that ends with requests in flight is never freed and holds 3
+    MB.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), logging.disable, (logging.WARNING,),
                              max_tasks_per_child=HISTORIES_OF_A_PROCESS) as process:
         for number in range(soak_count(SOAK_HISTORIES)):
@@ -72,7 +74,9 @@ def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_cou
 @pytest.mark.parametrize(('setting', 'value', 'histories'), [
     ('kbroker.durability', 'page-cache', 10), ('kbroker.transaction.stale.request.check.enable', 'false', 200)])
 def test_the_simulation_finds_a_broker_that_keeps_less(memory_path, setting, value, histories):
-    """One setting makes the broker acknowledge before the sync, the other lets late requests end a transaction."""
+    """One setting makes the broker acknowledge records before the sync. The other lets a late request end a newer
+    transaction.
+    """
     for seed in range(histories):
         try:
             simulate(memory_path / 'lives', seed, {setting: value})

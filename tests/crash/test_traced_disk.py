@@ -16,7 +16,7 @@ def disk(tmp_path):
 
 @pytest.fixture
 def opened(tmp_path):
-    """A function that returns the line of an open in the directory, as strace writes it."""
+    """A function that returns the line that strace writes when a process opens a file in the directory."""
     def line(name, descriptor, flags):
         path = hexed(tmp_path / 'data' / name)
         return f'openat(AT_FDCWD<{hexed(tmp_path)}>, "{path}", {flags}) = {descriptor}<{path}>'
@@ -25,7 +25,9 @@ def opened(tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA as strace does."""
+    """A function that writes the given lines as a trace of a process. It replaces the words ROOT, PATH and DATA by what
+    strace would write.
+    """
     def write(name, *calls):
         path, data = hexed(tmp_path / 'data' / 'a'), hexed('one')
         lines = [call.replace('PATH', path).replace('DATA', f'"{data}"').replace('ROOT', hexed(tmp_path / 'data'))

@@ -1,7 +1,7 @@
 """After a power cut, the broker's log and kbroker-check say whether acknowledged records are lost.
 
-Any subset of the unsynced writes may survive a power cut, so a valid batch may follow a lost one. This is not a fault
-of the disk. No record below the checkpointed high watermark may be missing.
+Any subset of the unsynced writes may survive a power cut, so a valid batch may follow a lost one. Such a gap does not
+mean that the disk is faulty. But no record below the checkpointed high watermark may be missing.
 """
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ KEY = 'topic', 0
 
 
 def cut_power(root: pathlib.Path, seeds: int, *, rolls: bool) -> list[pathlib.Path]:
-    """Append batches, sync and checkpoint them, and append more. Return directories that power cuts may leave."""
+    """Append batches, sync and checkpoint them, and append more batches. Return directories that power cuts at this
+    moment may leave.
+    """
     (root / 'running').mkdir()
     fs = FreezingFileSystem(root / 'running')
     directory = DirectoryWithCleaner(root / 'running', fs=fs)
@@ -48,7 +50,7 @@ def cut_power(root: pathlib.Path, seeds: int, *, rolls: bool) -> list[pathlib.Pa
 
 
 def recover(path: pathlib.Path) -> int:
-    """Open the log as after a crash. Return its end."""
+    """Open the log as after a crash. Return its end offset."""
     directory = DirectoryWithCleaner(path, clock=ManualClock())
     log = directory.open(**{'cleanup.policy': 'delete'})
     directory.manager.close(clean=False)

@@ -1,9 +1,9 @@
 """The files of a process that a power cut may leave, computed from the system calls that strace recorded.
 
-This model checks the file system that other tests put under the broker, so it shares no code with it. It uses only the
-system calls. A change is durable once a sync of its file or directory that began after the change has returned. Any
-other change is in doubt: each write may be there, torn or missing, and a directory may have the names from after any of
-its changes.
+Other tests run the broker on a simulated file system. This model checks that simulation, and therefore shares no code
+with it. A change is durable once a sync of its file or directory that began after the change has returned. Any other
+change is in doubt: each write may be present, torn or missing, and a directory may have the names that it had after any
+of these changes.
 """
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ UNFINISHED = ' <unfinished ...>'
 
 
 def strace_of(trace: pathlib.Path) -> list[str]:
-    """Return the words that put strace before a command. The process stays the test's child, and strace ends with it.
+    """Return the command-line words that run a command under strace. The traced process remains the test's child, and
+    strace ends with it.
     """
     return ['strace', '-D', '-f', '-ttt', '-y', '-xx', '-s', '100000000', '-o', str(trace),
             '-e', f'trace={TRACED}', '--']
@@ -71,7 +72,7 @@ def decoded(text: str) -> bytes:
 
 @dataclass(eq=False)
 class Node:
-    """A file or a directory. `names` are the entries of a directory now, as the process sees them."""
+    """A file or a directory. `names` are the current entries of a directory, as the process sees them."""
 
     is_directory: bool
     names: dict[str, Node] = field(default_factory=dict)
@@ -81,8 +82,8 @@ class Node:
 class Change:
     """A change of a node, and the step at which it returned.
 
-    A change of a file has bytes at a position, or None and a size. A change of a directory has names with their nodes,
-    or None for a removed name.
+    For a file, `data` are the bytes at `position`, or None if `position` is the new size. For a directory, `entries`
+    are names with their nodes, or with None if the name was removed.
     """
 
     node: Node
@@ -95,7 +96,7 @@ class Change:
 
 
 class TracedDisk:
-    """All changes below a directory that was created during the first trace."""
+    """All changes below a directory. The directory was created during the first trace."""
 
     def __init__(self, root: pathlib.Path):
         self._root = str(root)
@@ -109,7 +110,7 @@ class TracedDisk:
         """The time of each step. A step is a system call that the model uses."""
 
     def add(self, trace: pathlib.Path) -> None:
-        """Add the trace of a process that ran after the processes of the traces added before."""
+        """Add the trace of a process. The process must have started after the processes of all added traces ended."""
         self._open.clear()
         self._ends.clear()
         returned = [(-1, len(self.times_s) - 1)]    # the processes before have ended
@@ -121,7 +122,7 @@ class TracedDisk:
     # ---- the calls ----
 
     def _apply(self, call: Call, returned: list[tuple[int, int]]) -> bool:
-        """Apply a call. Return whether it concerns the directory. `returned` has line and step of the calls before."""
+        """Apply a call. Return whether it concerns the directory. `returned` has (line, step) of each earlier call."""
         kind = call.name
         if kind in ('fsync', 'fdatasync', 'syncfs', 'sync'):
             return self._sync(call, returned)
@@ -174,10 +175,9 @@ class TracedDisk:
         return is_new
 
     def _opened(self, call: Call) -> tuple[int, Node | None]:
-        """Return the first descriptor of a call and its file or directory. Return None for a file that is not below the
-        root.
-
-        The traces have no closes, so a descriptor may now be that of a socket or a pipe. Its path shows that.
+        """Return the first descriptor of a call, and its file or directory. The second is None if the file is not below
+        the root. The traces have no calls of close, so a known descriptor may have become that of a socket or a pipe.
+        The path that strace prints shows this.
         """
         found = DESCRIPTOR.match(call.arguments)
         assert found is not None, call.arguments[:200]
@@ -205,7 +205,7 @@ class TracedDisk:
         return True
 
     def _change_names(self, *entries: tuple[str, Node | None]) -> None:
-        """Change names of one directory at once, given as paths."""
+        """Apply one change to the names of a directory. `entries` are pairs of a path and its node."""
         directory = self._find(entries[0][0].rpartition('/')[0])
         assert directory is not None, entries
         change = Change(directory, len(self.times_s), entries=tuple(
@@ -221,7 +221,7 @@ class TracedDisk:
         self._undecided.setdefault(change.node, []).append(change)
 
     def _sync(self, call: Call, returned: list[tuple[int, int]]) -> bool:
-        """Make the changes durable that had returned before the sync began."""
+        """Mark as durable the changes of the synced file or directory that had returned before the sync began."""
         step = next(step for line, step in reversed(returned) if line < call.began)
         if call.name in ('syncfs', 'sync'):
             nodes = list(self._undecided)
