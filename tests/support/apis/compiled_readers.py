@@ -1,6 +1,5 @@
-"""The functions of request_readers.pyx, compiled when a test first needs them.
-
-They call functions in C of the broker, which Python cannot.
+"""The functions of request_readers.pyx, compiled when a test first needs them. They call C functions of the broker that
+Python code cannot call.
 """
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ setup(name='readers', packages=[], py_modules=[], ext_modules=cythonize(
 
 
 def _load() -> Any:
-    """Compile the module if the functions in C that it calls may have changed, and import it."""
+    """Import the module. Compile it first if the C functions that it calls may have changed."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     built = DIRECTORY / f'request_readers{sysconfig.get_config_var("EXT_SUFFIX")}'
     with open(DIRECTORY / 'lock', 'w') as lock:

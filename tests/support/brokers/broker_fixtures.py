@@ -18,7 +18,9 @@ Settings = Mapping[str, str] | None
 
 
 def in_process_broker(settings: Settings = None, topics: Mapping[str, int] | None = None) -> Callable[..., Any]:
-    """Return a fixture: a broker within the test's process, with these `topics` and their numbers of partitions."""
+    """Return a fixture: a broker within the test's process. `topics` maps the names of its topics to their numbers of
+    partitions.
+    """
     @pytest.fixture
     def broker(tmp_path: Any) -> Iterator[InProcessBroker]:
         with InProcessBroker(tmp_path / 'data', settings) as broker:
@@ -30,7 +32,7 @@ def in_process_broker(settings: Settings = None, topics: Mapping[str, int] | Non
 
 
 def module_broker(settings: Settings = None) -> Callable[..., Any]:
-    """Return a fixture: a kbroker process for all tests of the file."""
+    """Return a fixture: a kbroker process that all tests of the file share."""
     @pytest.fixture(scope='module')
     def broker(tmp_path_factory: Any) -> Iterator[BrokerProcess]:
         with BrokerProcess(tmp_path_factory.mktemp('broker'), settings) as broker:

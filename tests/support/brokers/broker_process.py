@@ -20,14 +20,16 @@ STOP_LIMIT_S = 180
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
           'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
           'group.consumer.min.heartbeat.interval.ms': '100', 'group.consumer.heartbeat.interval.ms': '300'}
-"""Settings that make a broker act at once where the defaults wait for seconds."""
+"""Settings that make a broker act within a second where the defaults make it wait for several seconds."""
 PROMPT_SHARES = {'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
                  'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1'}
-"""Settings with which share groups assign at once, and all of their state is in one partition."""
+"""Settings with which the broker assigns the partitions of share groups without delay, and keeps the state of all share
+groups in one partition.
+"""
 
 
 class Process(ABC):
-    """A child process that is ready when it prints a certain line. `lines` has its output.
+    """A child process that prints a certain line when it is ready. `lines` has its output.
 
     A `with` block starts the process, kills it at its end, and asserts that the output has no traceback.
     """
@@ -56,7 +58,9 @@ class Process(ABC):
         return []
 
     def launch(self, arguments: list[str]) -> None:
-        """Start the process and wait until it is ready. Raise AssertionError with its output if it never is ready."""
+        """Start the process and wait until it is ready. Raise AssertionError with its output if it does not become
+        ready.
+        """
         self._ready.clear()
         self._has_said_ready = False
         self._process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -79,7 +83,7 @@ class Process(ABC):
 
     @abstractmethod
     def is_ready_line(self, line: str) -> bool:
-        """Return whether the process is ready once it has printed this line."""
+        """Return whether this line of the output says that the process is ready."""
 
     @property
     def pid(self) -> int:
@@ -97,7 +101,7 @@ class Process(ABC):
             self._wait()
 
     def end_by(self, number: signal.Signals) -> int:
-        """Send a signal that ends the process. Return its exit code."""
+        """Send a signal, and wait until it has ended the process. Return the exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._wait()
@@ -119,7 +123,7 @@ class Process(ABC):
 
 @contextmanager
 def killed_at_the_end(*processes: Process) -> Iterator[None]:
-    """Kill these processes at the end of the block, which starts and stops them."""
+    """Kill those of these processes that still run at the end of the `with` block. The block starts and stops them."""
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds, for changes of the broker about which it sends no event."""
+    """Wait until the condition holds. This is for changes of the broker for which it sends no event."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, what
@@ -24,7 +24,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class ConfinedBroker(BrokerProcess):
-    """A broker that another program starts, `env` or `prlimit` with arguments. It replaces itself by the broker."""
+    """A broker started by another program: `env` or `prlimit` with arguments, which runs the broker in its own process.
+    """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str], starter: Sequence[str]):
         super().__init__(directory, PROMPT | settings)
@@ -35,7 +36,7 @@ class ConfinedBroker(BrokerProcess):
 
 
 class BrokerClock:
-    """The wall clock of a broker process, by libfaketime. Its monotonic clock is that of the machine."""
+    """The wall clock of a broker process, which libfaketime replaces. Its monotonic clock is the machine's."""
 
     def __init__(self, file: pathlib.Path):
         self._file = file
@@ -49,7 +50,8 @@ class BrokerClock:
         return ['env', *(f'{name}={value}' for name, value in self._variables.items())]
 
     def set(self, hours: float) -> None:
-        """Set the wall clock to a number of hours after the time of the machine. A rename replaces the file at once."""
+        """Set the wall clock to `hours` after the machine's time. A rename replaces the file of the clock atomically.
+        """
         fresh = self._file.with_suffix('.new')
         fresh.write_text(f'{round(hours * 3600):+d}\n')
         fresh.rename(self._file)

@@ -43,13 +43,13 @@ class Count:
     objects: Mapping[str, int]
     """The objects that the garbage collector tracks, by type: timers, waiters, groups, transactions and so on."""
     garbage: Mapping[str, int]
-    """The objects that only reference cycles held, by type."""
+    """The objects that only reference cycles kept alive, by type."""
     ledger: Mapping[str, int]
     """The structures that a client can grow, as `kbroker status` reports them."""
 
 
 class CountedBroker(BrokerProcess):
-    """A broker as `BrokerProcess` with one more signal handler. Its loop is that of a released broker."""
+    """A `BrokerProcess` with one more signal handler. Otherwise it runs the code of a released broker."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
         super().__init__(directory, settings)
@@ -66,7 +66,9 @@ class CountedBroker(BrokerProcess):
         return super().is_ready_line(line)
 
     def count(self) -> Count:
-        """Let the broker collect garbage and count its objects. Then read the sizes from outside."""
+        """Make the broker collect garbage and count its objects. Then read the sizes that the operating system and
+        `kbroker status` report.
+        """
         os.kill(self.pid, signal.SIGUSR2)
         found = self._counts.get(timeout=COUNT_LIMIT_S)
         process = pathlib.Path(f'/proc/{self.pid}')
@@ -79,7 +81,7 @@ class CountedBroker(BrokerProcess):
 
 
 def serve() -> None:
-    """Run the command of a broker that counts."""
+    """Run the command `kbroker` in this process, with the signal handler that counts."""
     from kbroker.daemon import broker, main
 
     class Counting(broker.Broker):
@@ -93,7 +95,7 @@ def serve() -> None:
 
 
 def log_count() -> None:
-    """Free the objects that only reference cycles hold, and log the counts of the remaining ones."""
+    """Free the objects that only reference cycles keep alive, and log the counts of the remaining objects."""
     gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

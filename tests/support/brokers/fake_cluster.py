@@ -14,13 +14,19 @@ from kbroker.record.batch import read_header
 from kbroker.record.records import decode_records
 
 QUIET_PIPE = os.pipe()
-"""The descriptors that all connections share. No bytes ever arrive there, because the answers come from lists."""
+"""The descriptors of a pipe that all fake connections share. No bytes ever arrive there, because the answers come from
+lists.
+"""
 LOST = 'lost'
-"""In place of an error code: the broker serves the request, and the connection breaks before the answer."""
+"""A value of `codes` instead of an error code: the broker serves the request, but the connection breaks before the
+answer.
+"""
 
 
 class FakeConnection:
-    """A connection that keeps the requests. It answers Produce with `codes` by partition, then with NONE."""
+    """A connection that keeps the requests. It answers Produce with the cluster's next `codes` of the partition. When
+    these are used up, it answers NONE.
+    """
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -102,8 +108,8 @@ class FakeConnection:
 
 
 class FakeCluster:
-    """A cluster of one broker. `codes` has the error codes of its next answers, by partition or API name. An exception
-    in their place is raised.
+    """A cluster of one broker. `codes` maps each partition or API name to the error codes of the next answers. An
+    exception instead of an error code is raised.
     """
 
     def __init__(self, partitions=1):
@@ -118,7 +124,7 @@ class FakeCluster:
         self.forgotten_topics = set()
         self.deleted = set()
         self.ongoing = (-1, -1)
-        """The transaction that InitProducerId keeps: producer id and epoch."""
+        """(producer id, epoch) of the transaction that InitProducerId keeps."""
         self.broker = FakeConnection(self)
         self.rows = {index: PartitionMetadata(index, 1, 0, (1,), (1,), (), ErrorCode.NONE)
                      for index in range(partitions)}

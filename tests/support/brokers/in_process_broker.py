@@ -1,6 +1,6 @@
-"""A complete broker in the test's process, with a real directory and a manual clock, without sockets and threads.
+"""A complete broker in the test's process. It has a real directory and a manual clock, but no sockets and no threads.
 
-`send` passes a frame to the dispatcher as the network room does; `turn` runs one tick.
+`send` passes a frame to the dispatcher as `kbroker/network` does. `turn` runs one tick.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kbroker.settings.listeners import Listener
 
 
 class InProcessConnection:
-    """The dispatcher's side of a connection. It keeps the replies, with their slices read."""
+    """A connection as the dispatcher sees it. It keeps the replies, and reads their file slices into memory."""
 
     client_host = '127.0.0.1'
     listener_name = 'PLAINTEXT'
@@ -55,7 +55,7 @@ class InProcessConnection:
         return self.network_us
 
     def keep_frame(self) -> None:
-        """Let the handler copy the frame."""
+        """Do nothing. The handler need not copy the frame, because its memory is not reused."""
 
     def close(self, reason: str, *_: Any) -> None:
         self.closed = reason
@@ -74,7 +74,7 @@ class NotingConnection(InProcessConnection):
 
 
 def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id: int = 1) -> bytes:
-    """Return the frame of a request, without the four bytes of its size."""
+    """Return the frame of a request, without its size prefix of four bytes."""
     key = ApiKey(request.api_key)
     header = (key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + correlation_id.to_bytes(4, 'big')
               + len(client_id).to_bytes(2, 'big') + client_id.encode())
@@ -82,7 +82,7 @@ def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id
 
 
 def read_answer(request: Any, version: int, reply: bytes) -> Any:
-    """Decode the response to `request` from a reply without the four bytes of its size."""
+    """Decode the response to `request` from a reply without its size prefix of four bytes."""
     response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
     header_bytes = 5 if response_header_version(ApiKey(request.api_key), version) else 4
     return decode(response_class, reply, version, header_bytes)
@@ -129,7 +129,8 @@ class InProcessBroker(Node):
         self.connection_closed(connection.connection_id)
 
     def send(self, connection: InProcessConnection, frame: bytes) -> None:
-        # The gates count these instructions, so this repeats the two lines of `serve`.
+        # This repeats the two lines of `serve` instead of calling it, because the gates count the instructions of
+        # `send`.
         self._dispatcher.handle(connection, connection.sent, memoryview(bytearray(frame)))
         connection.sent += 1
         self.turn()

@@ -1,4 +1,4 @@
-"""A broker process that kills itself at one of its writes: before it, in the middle of it, or after it."""
+"""A broker process that kills itself before, in the middle of, or after one of its writes."""
 from __future__ import annotations
 
 import json
@@ -43,7 +43,9 @@ def kind_of(row: TransactionRow) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th write of a kind to a partition, where the broker kills itself. Rows of other ids do not count."""
+    """The write at which the broker kills itself: the write `number` of a kind to a partition, not counting rows of
+    other transactional ids.
+    """
 
     partition: str
     kind: str
@@ -56,9 +58,9 @@ class Point:
 
 
 class KillingBroker(BrokerProcess):
-    """A broker as `BrokerProcess`. If `point` is set, the next start is of a broker that kills itself there.
+    """A `BrokerProcess`. If `point` is set, the next start starts a broker that kills itself at this point.
 
-    It counts writes from the first row of `transactional_id` on, or with `counts_at_once` from its start on.
+    It counts writes from the first row of `transactional_id`, or with `counts_at_once` from its start.
     """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
@@ -81,7 +83,7 @@ class KillingBroker(BrokerProcess):
         self._check_killed()
 
     def start_until_killed(self) -> None:
-        """Do as `start` and `wait_killed`, for a broker that may kill itself before it is ready."""
+        """Start the broker, and wait until it has killed itself, which may be before it is ready."""
         try:
             self.start()
         except AssertionError:
@@ -94,7 +96,9 @@ class KillingBroker(BrokerProcess):
 
 
 def serve() -> None:
-    """Run the command of a broker with the plan that comes before its arguments."""
+    """Run the command `kbroker` in this process. The first argument is the plan of the kill, and the others are those
+    of kbroker.
+    """
     from kbroker.daemon import broker, main
     _, _, plan, *sys.argv[1:] = sys.argv[1:]
     found = json.loads(plan)
@@ -104,7 +108,7 @@ def serve() -> None:
 
 
 class Killer:
-    """Counts the writes that could be the point, and kills the process at the point."""
+    """Counts the writes that match the point's partition and kind, and kills the process at the point."""
 
     def __init__(self, transactional_id: str, point: Point, counts: bool):
         self.transactional_id, self.point, self.counts = transactional_id, point, counts

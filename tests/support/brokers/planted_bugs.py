@@ -1,4 +1,4 @@
-"""Brokers with a bug that was planted on purpose. The code of the broker has no switch for it.
+"""Brokers with a bug that was planted on purpose. The broker's own code has no switch for a bug.
 
 A bug is a change of the source text of one or two modules. `build` compiles the changed modules in a copy of the
 package.

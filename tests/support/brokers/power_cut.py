@@ -1,8 +1,8 @@
 """Starts a broker after a simulated power cut that lost unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
 
-The last batch of each partition of topics whose name ends with TOPIC is cut off, before the broker starts. So a write
-that was acknowledged before its sync is lost. The metadata log stays whole, because a broker refuses to start if it has
-lost the record that names a partition. The arguments after `--` are those of kbroker.
+Before the broker starts, the program cuts off the last batch of each partition of the topics whose names end with
+TOPIC. This loses a write that the broker acknowledged before its sync. The metadata log stays whole, because a broker
+refuses to start if it has lost the record that names a partition. The arguments after `--` are those of kbroker.
 """
 import pathlib
 import sys

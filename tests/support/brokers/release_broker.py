@@ -23,9 +23,11 @@ SETTINGS = {
 }
 """The settings of the brokers that create the directories and of those that open them."""
 OPEN, PREPARED = 'left-open', 'left-prepared'
-"""The transactional ids whose transactions are not over. Both wrote to the first partition of `orders`."""
+"""The transactional ids with an open and with a prepared transaction. Both transactions wrote to the first partition of
+`orders`.
+"""
 OFFSET_OF_OPEN = ['orders', 0, 999, '']
-"""The offset that the open transaction commits, for the group `confluent-classic`."""
+"""The offset that the open transaction commits for the group `confluent-classic`."""
 MOST_TURNS, TURN_MS = 200, 10
 
 
@@ -42,7 +44,9 @@ def unpack(name: str, destination: pathlib.Path,
 
 
 class ReleaseBroker(InProcessBroker):
-    """A broker on a directory of a release. Its clock begins at the time at which the release stopped."""
+    """A broker on a directory that a release wrote. Its clock begins at the time at which the broker of the release
+    stopped.
+    """
 
     def __init__(self, directory: pathlib.Path, manifest: dict[str, Any], fs: FileSystem | None = None):
         super().__init__(directory, SETTINGS, clock=ManualClock(manifest['wall_ms']), fs=fs)
@@ -66,7 +70,8 @@ class ReleaseBroker(InProcessBroker):
             assert what == 'wall_ms' or found[what] == content, what
 
     def end_transactions(self) -> None:
-        """Commit the open transaction and abort the prepared one, as their clients would. Run another one."""
+        """Commit the open transaction and abort the prepared one, as their clients would. Then run a new transaction.
+        """
         for transactional_id, is_commit in ((OPEN, True), (PREPARED, False)):
             self._end(transactional_id, self.manifest['transactions'][transactional_id]['producer'], is_commit)
         producer = self._producer(OPEN)
@@ -78,8 +83,7 @@ class ReleaseBroker(InProcessBroker):
         self._end(OPEN, producer, True)
 
     def _producer(self, transactional_id: str) -> tuple[int, int]:
-        """Initialize a producer. Repeat while the markers of its transactional id's last transaction are not written.
-        """
+        """Initialize a producer. Repeat the request until the markers of the last transaction of the id are written."""
         request = build('InitProducerIdRequest', transactional_id=transactional_id, transaction_timeout_ms=60_000)
         for _ in range(MOST_TURNS):
             answer = self.answer(request, 4)

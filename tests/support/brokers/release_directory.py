@@ -1,4 +1,4 @@
-"""Log directories of releases, and the program that adds those of a new one:
+"""Log directories of releases. This program adds the directories of a new release:
 
     python tests/support/brokers/release_directory.py 0.1.0
 
@@ -8,7 +8,7 @@ It starts a broker, lets clients of several libraries use it, and writes four fi
   before
 - the same for `VERSION-stopped`, after a start on that directory and a clean stop
 
-A release adds its directories, and no later change touches them.
+The directories of a published release never change.
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ AT_ONCE = {'log.cleaner.backoff.ms': '100', 'log.cleaner.delete.retention.ms': '
 QUIET = {'log_level': 0, 'log.connection.close': False}
 PASSWORD, SALT = 'a secret of a test', b'salt of this test'
 RELEASED = 2
-"""The offset that the share group delivers again."""
+"""The offset of the record that the share group will deliver again."""
 
 
 class Maker:
@@ -73,7 +73,9 @@ class Maker:
         self.use_administration()
 
     def use_confluent(self) -> None:
-        """Write with each codec, commit and abort transactions with offsets, leave one open, and fill the table."""
+        """Write with each codec, commit and abort transactions with offsets, leave a transaction open, and fill the
+        table.
+        """
         for codec in ('none', 'gzip', 'snappy', 'lz4', 'zstd'):
             producer = self.confluent({'enable.idempotence': True, 'compression.type': codec})
             for number in range(6):
@@ -112,7 +114,9 @@ class Maker:
                                            reader.consumer_group_metadata(), LIMIT_S)
 
     def fill_table(self) -> None:
-        """Write keys several times, until the cleaner has cleaned the topic. It does not reach the last values."""
+        """Write keys several times, until the cleaner has cleaned the topic. The last values are in a part that it has
+        not cleaned.
+        """
         producer, deadline, turn = self.confluent({'linger.ms': 0}), time.monotonic() + LIMIT_S, 0
         while 'table 0' not in self.checkpoint('cleaner-offset-checkpoint'):
             assert time.monotonic() < deadline, 'the cleaner does nothing'
@@ -143,7 +147,7 @@ class Maker:
         consumer.close()
 
     def use_kbroker(self) -> None:
-        """Prepare a transaction (KIP-939) and leave it, and create a group of the consumer protocol."""
+        """Prepare a transaction (KIP-939) without ending it, and create a group of the consumer protocol."""
         writer = Producer(self.address, transactional_id=PREPARED, two_phase_commit=True)
         writer.init_transactions()
         writer.begin_transaction()
@@ -190,7 +194,7 @@ class Maker:
             tasks = answer.active_tasks
 
     def use_administration(self) -> None:
-        """Set rights, credentials, quotas and configs. Delete a topic and the first records of another."""
+        """Set rights, credentials, quotas and configs. Delete one topic, and the first records of a second topic."""
         self.admin.create_acls([Acl('topic', 'orders', 'literal', 'User:alice', '*', 'read', 'allow'),
                                 Acl('group', 'con', 'prefixed', 'User:bob', '10.0.0.1', 'all', 'deny')])
         for mechanism in ('SCRAM-SHA-256', 'SCRAM-SHA-512'):
@@ -232,7 +236,7 @@ def observed(broker: BrokerProcess) -> dict[str, Any]:
 
 
 def save(archive: pathlib.Path, directory: pathlib.Path, manifest: dict[str, Any]) -> None:
-    """Write `archive`.tar.xz and `archive`.json."""
+    """Write `archive`.tar.xz with the directory, and `archive`.json with the manifest."""
     def anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
         info.uname = info.gname = ''

@@ -1,4 +1,4 @@
-"""Small servers that replace a broker. Each runs in a thread that ends with its test."""
+"""Small servers that stand in for a broker. Each runs in a thread, and ends when its test ends."""
 import socket
 import threading
 from contextlib import contextmanager, suppress

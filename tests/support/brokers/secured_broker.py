@@ -22,7 +22,9 @@ LIFETIME_MS = 3000
 
 
 class SecuredSettings:
-    """Settings of a broker with a listener for each security protocol. `addresses` has them by protocol."""
+    """The settings of a broker with a listener for each security protocol. `addresses` maps each protocol to the
+    address of its listener.
+    """
 
     def __init__(self, directory: pathlib.Path, protocols=('SASL_PLAINTEXT', 'SASL_SSL', 'PLAINTEXT'), **more):
         self.addresses = {protocol: f'127.0.0.1:{free_port()}' for protocol in protocols}
@@ -44,7 +46,8 @@ class SecuredSettings:
 
 
 class SecuredBroker:
-    """A running broker that asks for logins, with an audit log. Logins over SASL_PLAINTEXT soon need a renewal."""
+    """A running broker that requires logins and writes an audit log. Clients on SASL_PLAINTEXT must soon log in again.
+    """
 
     def __init__(self, directory: pathlib.Path):
         (directory / 'certificates').mkdir()
@@ -69,7 +72,9 @@ class SecuredBroker:
         return [line for line in self.logins('reauthentication') if line['mechanism'] == mechanism]
 
     def close(self) -> None:
-        """Kill the broker. Assert that it logged no error of its own, and that no log contains a password."""
+        """Kill the broker. Assert that its output has no traceback, and that neither its log nor the audit log contains
+        a password.
+        """
         self.broker.kill9()
         assert self.broker.tracebacks() == []
         assert not any('wonder' in line for line in self.broker.lines)

@@ -1,4 +1,6 @@
-"""A client with less common steps of an application: tables, configs, retention, used-up producer ids and epochs."""
+"""A client that also does what few applications do: it keeps tables, alters configs, lets records expire, and uses up
+producer ids and epochs.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -40,7 +42,7 @@ class BusyClient(Client):
                 {'name': name, 'config_operation': 0, 'value': value}]}])
 
     def put(self, topic_partition: TopicPartition, entries: dict[str, str | None]) -> None:
-        """Write entries of a table: None deletes the key."""
+        """Write entries of a table. The value None deletes its key."""
         producer = self.promises.plain_producer
         assert producer is not None
         table = self.promises.tables.setdefault(topic_partition, {})
@@ -70,8 +72,8 @@ class BusyClient(Client):
         self.promises.producer = metadata.current.producer_id, epoch
 
     def expire(self, topic_partition: TopicPartition, ms: int, offset: int) -> None:
-        """Let the retention time of a partition pass. Its records are no longer promised. Raise RefusedError unless the
-        partition then begins at `offset` or later.
+        """Advance the clock past the retention time of a partition. The promises no longer include its records. Raise
+        RefusedError unless the partition then begins at `offset` or later.
         """
         self.promises.records[topic_partition].clear()
         for _ in range(4):

@@ -1,5 +1,5 @@
-"""Names of certificates, encoded part by part, and mapping rules with subjects, for the comparison with Kafka and for
-kbroker's own tests.
+"""Subject names of certificates, and rules that map them to user names. kbroker's tests and the comparison with Kafka
+share them.
 """
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NAMES = {
     '2.999.1.16384=#0c0161': name(attribute('2.999.1.16384', 'a')),
     '1.3.6.1.4.1.1=#0c0161': name(attribute('1.3.6.1.4.1.1', 'a')),
 }
-"""Names in DER by the texts that Java prints for them."""
+"""Maps the text that Java prints for a name to the name in DER."""
 
 APP = 'CN=App-1,OU=x,O=Ex'
 MAPPINGS = [
@@ -83,9 +83,11 @@ MAPPINGS = [
 """(rules, subject, mapped name or None)"""
 
 REFUSED = ['default', 'RULE:x/y', 'RULE:x/y/L/U', 'DEFAULT/L', 'RULE:a/b/X', 'RULE:(a/b/', 'x', 'RULE:a/b/L DEFAULT']
-"""Rules that kbroker and Kafka refuse at the start."""
+"""Rules with which neither kbroker nor Kafka starts."""
 
 REFUSED_HERE = ['RULE:\\p{L}/a/', 'RULE:[a&&[b]]/a/', 'RULE:\\Qa\\E/a/', 'RULE:[[a]b]/a/', 'RULE:(?s).*/a/',
                 'RULE:(?x)a/a/', 'RULE:a\\h/a/', 'RULE:a/$1/', 'RULE:(a)/${x}/', 'RULE:(a)/$x/', 'RULE:a\\Z/a/',
                 'RULE:a(?i)b/a/', 'RULE:(a)\\k<x>/a/']
-"""Rules that only kbroker refuses at the start. Python would read them differently, or Kafka refuses each login."""
+"""Rules that kbroker refuses at the start, but Kafka does not. Python would interpret them differently from Java, or
+Kafka would refuse every login.
+"""

@@ -6,7 +6,9 @@ KINDS = {'server': 'subjectAltName=IP:127.0.0.1,DNS:localhost', 'client': 'subje
 
 
 def make_certificates(directory):
-    """Write `ca.pem`. For each kind, write `<kind>.pem` with key and chain, and the separate `.key` and `.crt`."""
+    """Write `ca.pem`. For each kind of certificate, write `<kind>.pem` with the key and the chain, and also
+    `<kind>.key` and `<kind>.crt`.
+    """
     def openssl(*arguments):
         subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
 
@@ -23,7 +25,9 @@ def make_certificates(directory):
 
 
 def make_revocation_list(directory, kind):
-    """Revoke the certificate of a kind. Return the files of the authority that signs lists, and of its list."""
+    """Revoke the certificate of a kind. Return the file of the authority that signs revocation lists, and the file of
+    its list.
+    """
     (directory / 'ca.cnf').write_text(
         '[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n'
         'private_key=ca.key\ncertificate=ca.pem\n')

@@ -14,7 +14,8 @@ def committed_records(admin: Admin, topic: str, partitions: int = 1) -> list[tup
     """Return the committed records with their partitions. Raise AssertionError if an open transaction hides some of
     them.
 
-    A commit is answered before its markers are written, so the records are read up to the end of the log.
+    The broker answers a commit before it writes the markers. The function therefore reads up to the end of the log, and
+    waits for the markers.
     """
     assigned = [(topic, partition) for partition in range(partitions)]
     ends = admin.list_offsets(dict.fromkeys(assigned, LATEST))

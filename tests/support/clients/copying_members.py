@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class Fates:
-    """The fates of the transactions of all members. The seed fixes which of the first `count` transactions fail.
+    """Decides how each transaction of the members ends. The seed fixes which of the first `count` transactions fail.
 
     In a failing transaction, the member dies before or after the commit, aborts, or loses its place in the group before
     it commits its positions.
@@ -30,7 +30,7 @@ class Fates:
         self._lock = threading.Lock()
         self._drawn = 0
         self.ended = []
-        """The fates of the transactions that have ended."""
+        """How each transaction that is over has ended."""
         self.changed = threading.Event()
 
     def note(self, fate):

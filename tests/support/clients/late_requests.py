@@ -1,6 +1,6 @@
 """The steps of a test in which the network delays a request of a client until the client's next transaction.
 
-The test of each client library supplies the producer and a function that sends offsets.
+Each client library has a test, which supplies the producer and a function that sends offsets.
 """
 from contextlib import closing, contextmanager
 
@@ -22,12 +22,12 @@ LATE = {ApiKey.END_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN:
 """The requests that may arrive late, and the errors with which the broker refuses them."""
 
 CACHED_BATCHES = 5
-"""How many of a producer's last batches a log recognizes as duplicates."""
+"""The number of a producer's last batches that a log recognizes when they are repeated."""
 
 
 @contextmanager
 def broker_behind_proxy(directory, settings=None):
-    """Run a broker whose clients come through a HoldingProxy. Yield both."""
+    """Run a broker whose clients connect through a HoldingProxy. Yield (broker, proxy)."""
     with closing(HoldingProxy()) as proxy:
         broker = BrokerProcess(directory, PROMPT | {
             'advertised.listeners': f'PLAINTEXT://{proxy.address}', 'transaction.state.log.num.partitions': '1',
@@ -50,7 +50,7 @@ def create_topic(address, topic):
 
 
 def error_of(api_key, version, answer):
-    """Return the one error code of the answer to a request."""
+    """Return the error code of the answer to a request. The answer has only one."""
     name = api_key.name.title().replace('_', '')
     found = read_answer(getattr(messages, f'{name}Request')(), version, answer)
     if api_key is ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -63,7 +63,9 @@ def error_of(api_key, version, answer):
 
 
 def run_transaction(producer, topic, numbers, send_offsets):
-    """Begin a transaction, write each number in its own batch, and send the offset after them. Leave it open."""
+    """Begin a transaction, write each number in its own batch, and send the offset that follows the last number. The
+    transaction stays open.
+    """
     producer.begin()
     for number in numbers:
         producer.send(topic, 0, f'v{number}')
@@ -72,10 +74,9 @@ def run_transaction(producer, topic, numbers, send_offsets):
 
 
 def check_late_request(broker, proxy, producer, topic, send_offsets, api_key):
-    """Delay a request of transaction 1 until transaction 2 has begun. Check that the broker refuses it, and that it
-    affects neither transaction.
-
-    Transaction 2 is aborted and 3 commits, so the values of 1 and 3 are committed afterwards.
+    """Delay a request of transaction 1 until transaction 2 has begun. Check that the broker refuses the late request,
+    and that the request affects neither transaction. Afterwards the values of transactions 1 and 3 are committed:
+    transaction 2 is aborted, and 3 commits.
     """
     before = refused(broker)
     proxy.hold(api_key)
@@ -94,7 +95,9 @@ COMMITTED_AFTER_LATE_REQUEST = {f'v{number}' for number in (0, 1, 10, 11)}
 
 
 def check_lost_answer(broker, proxy, producer, topic, send_offsets, api_key):
-    """Lose the answer to a request, so that the client repeats it. Check that it is executed once and not refused."""
+    """Lose the answer to a request, so that the client repeats the request. Check that the broker executes the request
+    once, and does not refuse the repetition.
+    """
     before = refused(broker)
     proxy.lose_answer(api_key)
     run_transaction(producer, topic, range(2), send_offsets)
@@ -109,7 +112,9 @@ COMMITTED_AFTER_LOST_ANSWER = {f'v{number}' for number in range(4)}
 
 
 def check_of_lines(broker, proxy, command, api_key, course):
-    """Run `late` or `lost` with a LineProducer, and check the committed records afterwards."""
+    """Check a late request or a lost answer with a LineProducer, and then the committed records. `course` is `late` or
+    `lost`.
+    """
     check, committed = {'late': (check_late_request, COMMITTED_AFTER_LATE_REQUEST),
                         'lost': (check_lost_answer, COMMITTED_AFTER_LOST_ANSWER)}[course]
     topic = group = f'{api_key.name}-{course}'

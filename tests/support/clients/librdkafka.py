@@ -11,7 +11,7 @@ LIMIT_S = 120
 
 
 def create_topics(address: str, *topics: NewTopic, **partitions: int) -> None:
-    """Create topics. `orders=2` creates `orders` with two partitions."""
+    """Create topics. A keyword argument is the name of a topic with its number of partitions."""
     topics += tuple(NewTopic(name, count, 1) for name, count in partitions.items())
     admin = AdminClient({'bootstrap.servers': address})
     for created in admin.create_topics(list(topics)).values():
@@ -20,7 +20,7 @@ def create_topics(address: str, *topics: NewTopic, **partitions: int) -> None:
 
 def read_to_the_end(address: str, partitions: Iterable[tuple[str, int]],
                     isolation: str = 'read_committed') -> list[Any]:
-    """Return the messages of these partitions, from their beginnings up to their ends."""
+    """Return all messages of these partitions, up to their current ends."""
     consumer = Consumer({'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': isolation,
                          'enable.partition.eof': True, 'enable.auto.commit': False, 'log_level': 0})
     left = set(partitions)
@@ -39,7 +39,7 @@ def read_to_the_end(address: str, partitions: Iterable[tuple[str, int]],
 
 
 def values_of(address: str, topic: str, partitions: Iterable[int], isolation: str = 'read_committed') -> list[str]:
-    """Return the values in these partitions of a topic, one partition after the other."""
+    """Return the values in these partitions of a topic, in the order of the partitions."""
     messages = read_to_the_end(address, [(topic, partition) for partition in partitions], isolation)
     return [message.value().decode() for message in sorted(messages, key=lambda message: message.partition())]
 

@@ -1,14 +1,17 @@
-"""Transactional producers in processes of their own, which take one command a line and answer each with one line.
+"""Transactional producers in separate processes. A process reads a command from each line of its input, and answers it
+with one line.
 
-`begin`, `send TOPIC PARTITION VALUE`, `flush`, `offsets GROUP TOPIC PARTITION OFFSET`, `commit` and `abort`. The answer
-is `ok`, or `failed` with the reason. The first line says that the producer is ready. The process ends when its input
-ends.
+The commands are `begin`, `send TOPIC PARTITION VALUE`, `flush`, `offsets GROUP TOPIC PARTITION OFFSET`, `commit` and
+`abort`. Each answer is `ok`, or `failed` with the reason. The first line of the output says that the producer is ready.
+The process ends when its input ends.
 """
 import subprocess
 
 
 class LineProducer:
-    """A producer of `behaviours`, in a process that the given command starts."""
+    """A producer in a process that the given command starts. It has the methods that the tests of transactional
+    behaviour call.
+    """
 
     def __init__(self, command):
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)

@@ -33,7 +33,7 @@ class LoginConnection(InProcessConnection):
 
 
 class LoginClient:
-    """The connection of a client that logs in. ApiVersions is already answered."""
+    """The connection of a client that logs in. It has already received the answer to ApiVersions."""
 
     def __init__(self, broker: InProcessBroker, listener: str = 'SASL_PLAINTEXT'):
         self.broker = broker
@@ -48,12 +48,12 @@ class LoginClient:
         return self.connection.session
 
     def ask(self, request: Any, version: int) -> Any:
-        """Return the answer, or None if there is none yet."""
+        """Send a request. Return the answer, or None if the broker has not answered yet."""
         self.broker.send(self.connection, frame_of(request, version))
         return self.answer(request, version)
 
     def answer(self, request: Any, version: int) -> Any:
-        """Return the next answer, or None if there is none yet."""
+        """Return the next answer to a request that was sent earlier, or None if it has not arrived yet."""
         if len(self.connection.replies) == self.answered:
             return None
         self.answered += 1

@@ -1,4 +1,4 @@
-"""The mechanisms of a login with the settings of a test, and the tokens that clients send."""
+"""The login mechanisms, created with a test's settings, and the tokens that clients send to them."""
 import base64
 import json
 

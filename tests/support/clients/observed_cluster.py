@@ -1,4 +1,4 @@
-"""The state of a broker as its clients see it, as plain values: equal before and after a restart."""
+"""The state of a broker as its clients see it, as plain values. A restart must not change it."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 
 Ask = Callable[[Any, int], Any]
-"""Sends a request of a version, and returns the response."""
+"""The type of a function that sends a request in a version and returns the response."""
 
 FETCHED_BYTES = 1 << 24
 TOPIC, GROUP = 2, 32
@@ -52,7 +52,7 @@ def quotas_of(ask: Ask) -> list[Any]:
 
 
 def partition_of(ask: Ask, topic: str, index: int) -> dict[str, Any]:
-    """Return the offsets, producers and records of a partition, with those of transactions that were aborted."""
+    """Return the offsets, producers and records of a partition. The records include those of aborted transactions."""
     request = build('FetchRequest', max_wait_ms=0, min_bytes=0, max_bytes=FETCHED_BYTES, isolation_level=1,
                     session_epoch=-1, topics=[{'topic': topic, 'partitions': [
                         {'partition': index, 'fetch_offset': 0, 'partition_max_bytes': FETCHED_BYTES}]}])
@@ -102,7 +102,7 @@ def configs_of(ask: Ask, kind: int, name: str) -> dict[str, str]:
 
 
 def groups_of(ask: Ask) -> dict[str, Any]:
-    """Return type, description and offsets of each group."""
+    """Return the type, description and offsets of each group."""
     return {group.group_id: {'type': group.group_type, **DESCRIPTIONS[group.group_type](ask, group.group_id)}
             for group in sorted(ask(build('ListGroupsRequest'), 5).groups, key=lambda group: group.group_id)}
 
@@ -114,7 +114,9 @@ def classic(ask: Ask, group_id: str) -> dict[str, Any]:
 
 
 def modern(kind: str, version: int, offsets: Callable[[Ask, str], Any]) -> Callable[[Ask, str], dict[str, Any]]:
-    """Return a function that describes the groups of a protocol in which the coordinator assigns."""
+    """Return a function that describes groups whose partitions the coordinator assigns: consumer, share or streams
+    groups.
+    """
     def described(ask: Ask, group_id: str) -> dict[str, Any]:
         group = ask(build(f'{kind}DescribeRequest', group_ids=[group_id]), version).groups[0]
         assert group.error_code == 0, group
@@ -152,7 +154,7 @@ DESCRIPTIONS = {
 
 
 def transactions_of(ask: Ask) -> dict[str, Any]:
-    """Return state, producer and partitions of each transactional id."""
+    """Return the state, producer and partitions of each transactional id."""
     ids = sorted(one.transactional_id for one in ask(build('ListTransactionsRequest'), 1).transaction_states)
     found = ask(build('DescribeTransactionsRequest', transactional_ids=ids), 0).transaction_states
     assert all(one.error_code == ErrorCode.NONE for one in found), found

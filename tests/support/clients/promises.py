@@ -1,4 +1,6 @@
-"""A client of an in-process broker. It records each acknowledgement, and checks that later brokers keep them all."""
+"""A client of an in-process broker. It records what the broker acknowledges, and checks that the brokers started later
+on the directory keep all of it.
+"""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -43,7 +45,9 @@ def greatest_code(answer: Any) -> ErrorCode:
 
 @dataclass
 class Transaction:
-    """A transaction. `outcome` is open, committing or aborting until EndTxn is answered, committed or aborted."""
+    """A transaction. `outcome` is `open`. After EndTxn is sent it is `committing` or `aborting`, and after the answer
+    `committed` or `aborted`.
+    """
 
     values: dict[TopicPartition, list[str]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -55,31 +59,37 @@ class Promises:
     """Everything that the broker has acknowledged to the client."""
 
     topics: dict[str, bytes | None] = field(default_factory=dict)
-    """The ids of created topics. The id of a deleted topic is None."""
+    """Maps the name of each created topic to its id, or to None if the topic is deleted."""
     doubtful_topics: set[str] = field(default_factory=set)
-    """Topics whose creation or deletion is not answered."""
+    """Topics whose creation or deletion the broker has not answered."""
     records: dict[TopicPartition, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
-    """The acknowledged values by offset."""
+    """The acknowledged values of each partition, by offset."""
     sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: defaultdict(set))
     transactions: list[Transaction] = field(default_factory=list)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """Offsets that the group committed without a transaction, before all transactions."""
     doubtful_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     producer: Producer | None = None
-    """Id and epoch of the transactional producer."""
+    """The id and epoch of the transactional producer."""
     plain_producer: Producer | None = None
-    """Id and epoch of the idempotent producer."""
+    """The id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
-    """The values that a key may have: one, or several if its last write is not answered. None stands for no value."""
+    """The values that a key may have: one, or several if the broker has not answered its last write. None means that
+    the table lacks the key.
+    """
     configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
-    """The values that the config of a topic may have, by topic and name. None means that the topic does not set it."""
+    """The values that a config of a topic may have, by topic and name of the config. None means that the topic does not
+    set it.
+    """
     producer_ids: set[int] = field(default_factory=set)
     """Every producer id that the broker allocated."""
 
 
 class RefusedError(AssertionError):
-    """Raised if the broker refuses with `code` or does not answer (None). On a failing disk, this breaks no promise."""
+    """Raised if the broker refuses a request with `code`, or does not answer it (None). On a failing disk, this breaks
+    no promise.
+    """
 
     def __init__(self, text: str, code: ErrorCode | None = None):
         super().__init__(text)
@@ -87,7 +97,7 @@ class RefusedError(AssertionError):
 
 
 class Client:
-    """An application that sends one request at a time. Its steps can be repeated after a crash."""
+    """An application that sends one request at a time. It can repeat any of its steps after a crash."""
 
     def __init__(self, broker: InProcessBroker, promises: Promises, transaction_version: int = 2):
         self.broker = broker
@@ -102,7 +112,9 @@ class Client:
 
     def ask(self, api: str, version: int, noted: Callable[[Any], None] = lambda answer: None,
             **fields: Any) -> ErrorCode:
-        """Ask until the answer is not retriable. Call `noted` with a successful answer as soon as it leaves."""
+        """Send the request until the answer has no retriable error. Call `noted` with a successful answer as soon as
+        the broker sends it.
+        """
         request = build(f'{api}Request', **fields)
         for _ in range(LONGEST_WAIT_TURNS):
             if (code := self._code_of_answer(request, version, noted)) not in RETRIABLE:
@@ -111,7 +123,8 @@ class Client:
         raise RefusedError(f'{api} is answered with {code.name} for ever', code)
 
     def expect(self, api: str, version: int, noted: Callable[[Any], None] = lambda answer: None, **fields: Any) -> None:
-        """Ask until the answer is not retriable. Raise RefusedError if it is an error."""
+        """Send the request until the answer has no retriable error. Raise RefusedError if the answer has another error.
+        """
         accept(self.ask(api, version, noted, **fields))
 
     def _code_of_answer(self, request: Any, version: int, noted: Callable[[Any], None]) -> ErrorCode:
@@ -173,7 +186,9 @@ class Client:
             accept(code)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Delete the records below `offset`. A crash may undo that: the broker writes the log start at intervals."""
+        """Delete the records below `offset`. A crash may undo the deletion, because the broker writes the log start
+        offset only at intervals.
+        """
         topic, partition = topic_partition
         records = self.promises.records[topic_partition]
         for deleted in [found for found in records if found < offset]:
@@ -182,7 +197,7 @@ class Client:
             dict(name=topic, partitions=[dict(partition_index=partition, offset=offset)])])
 
     def let_pass(self, ms: int) -> None:
-        """Advance the clock by `ms`, then run enough ticks to complete the periodic work that is due."""
+        """Advance the clock by `ms`, then run enough ticks to complete the periodic work of that time."""
         self.broker.clock.advance(ms)
         for _ in range(LONGEST_WAIT_TURNS):
             self.broker.turn()
@@ -311,12 +326,12 @@ class Client:
         return {topic.name: topic.topic_id for topic in answer.topics if not topic.is_internal}
 
     def read(self, topic_partition: TopicPartition, isolation: int) -> dict[int, str]:
-        """Return the values by offset that a consumer sees."""
+        """Return {offset: value} of the records that a consumer sees."""
         return {record.offset: bytes(record.value).decode() for batch in self.batches(topic_partition, isolation)
                 for record in decode_records(batch)}
 
     def batches(self, topic_partition: TopicPartition, isolation: int) -> Iterator[memoryview]:
-        """Yield the batches with records that a consumer sees."""
+        """Yield the batches whose records a consumer sees."""
         topic, partition = topic_partition
         offset = self.broker.topics.get(topic, partition).log_start_offset
         while True:
@@ -336,7 +351,8 @@ class Client:
                 offset = header.last_offset + 1
 
     def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group. The request sets require_stable, so no transaction is undecided.
+        """Return the committed offsets of the group. The request sets require_stable, so the answer includes all
+        decided transactions.
         """
         answer = self.broker.ask(build('OffsetFetchRequest', require_stable=True, groups=[dict(group_id=group, topics=[
             dict(name=topic, partition_indexes=[partition]) for topic, partition in sorted(partitions)])]), 9).groups[0]
@@ -359,7 +375,9 @@ class Client:
         assert set(found) <= set(self.promises.topics) | self.promises.doubtful_topics
 
     def check_records(self) -> None:
-        """Check that acknowledged records kept their offsets, and that no record is foreign or duplicated."""
+        """Check that acknowledged records kept their offsets, that each record was sent by this client, and that none
+        is duplicated.
+        """
         topics = self.topic_ids()
         for topic_partition, sent in self.promises.sent.items():
             if topic_partition[0] not in topics:
@@ -368,9 +386,8 @@ class Client:
                          self.promises.records[topic_partition], sent)
 
     def check_transactions(self) -> None:
-        """Check that each transaction is visible as a whole or not at all, as it was answered.
-
-        A transaction covers its records in all partitions and its offsets.
+        """Check that each transaction is visible as a whole or not at all, in accordance with the answers. A
+        transaction consists of its records in all partitions and its offsets.
         """
         committed_view = {topic_partition: set(self.read(topic_partition, READ_COMMITTED).values())
                           for topic_partition in self.promises.sent if topic_partition[0] in self.topic_ids()}
@@ -395,7 +412,9 @@ class Client:
                 assert len(set(offsets)) == 1, f'{place}: last stable offset, high watermark, end: {offsets}'
 
     def replace(self) -> None:
-        """Start a new instance with the transactional.id. It aborts the open transaction and fences the old one."""
+        """Start a new instance with the same transactional.id. It aborts the open transaction, and fences the old
+        instance.
+        """
         promises = self.promises
         old = promises.producer
         self.init_transactions()
@@ -419,7 +438,7 @@ class Client:
 
 
 def check_visibility(transaction: Transaction, shows: set[bool]) -> None:
-    """Check that a transaction is visible as a whole or not at all, as it was answered.
+    """Check that a transaction is visible as a whole or not at all, in accordance with the answers.
 
     `shows` has True if a value of the transaction is visible, and False if one is not. It is empty if all its values
     were deleted.
@@ -433,9 +452,8 @@ def check_visibility(transaction: Transaction, shows: set[bool]) -> None:
 
 def check_values(place: TopicPartition, found: dict[int, str], acknowledged: dict[int, str], sent: set[str],
                  start: int = 0) -> None:
-    """Check that acknowledged values kept their offsets, and that no value is foreign or duplicated.
-
-    A value below the offset `start` may be deleted.
+    """Check that acknowledged values kept their offsets, that each value was sent, and that none is duplicated. A value
+    below the offset `start` may be deleted.
     """
     values = list(found.values())
     assert len(values) == len(set(values)), f'{place}: duplicates in {values}'
@@ -452,7 +470,7 @@ def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, An
 
 
 def accept(code: ErrorCode) -> None:
-    """Raise RefusedError if a request was answered with an error."""
+    """Raise RefusedError if `code` is an error."""
     if code is not ErrorCode.NONE:
         raise RefusedError(f'answered with {code.name}', code)
 

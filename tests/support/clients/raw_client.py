@@ -12,7 +12,7 @@ PEER_LIMIT_S = 120
 
 
 def read_exactly(end: socket.socket, size: int) -> bytes:
-    """Read `size` bytes. Raise ConnectionResetError if the connection ends before."""
+    """Read `size` bytes. Raise ConnectionResetError if the connection ends before they have arrived."""
     found = bytearray()
     while len(found) < size:
         part = end.recv(min(size - len(found), 1 << 20))
@@ -31,7 +31,7 @@ class RawClient:
 
     @classmethod
     def at(cls, address: str, limit_s: float = PEER_LIMIT_S) -> RawClient:
-        """Connect to an address with a host and a port."""
+        """Connect to `address`, which is `host:port`."""
         host, _, port = address.rpartition(':')
         return cls(host, int(port), limit_s)
 
@@ -47,7 +47,7 @@ class RawClient:
         return read_answer(request, version, self.exchange(frame_of(request, version)))
 
     def exchange(self, frame: bytes) -> bytes:
-        """Send a frame and return the reply, both without their size."""
+        """Send a frame and return the reply, both without their size prefix."""
         self.send(frame)
         return self.receive()
 
@@ -65,7 +65,7 @@ class RawClient:
         return bool(ready.poll(0))
 
     def is_cut_off(self) -> bool:
-        """Wait until the broker closes the connection or replies. Return whether it closed."""
+        """Wait until the broker closes the connection or replies. Return whether it closed the connection."""
         try:
             return self.socket.recv(1) == b''
         except ConnectionResetError:

@@ -7,12 +7,13 @@ from confluent_kafka import TopicPartition
 from support.clients.librdkafka import LIMIT_S, create_topics
 
 TRANSACTION_TIMEOUT_MS = 600_000
-"""However slow the machine is, the broker does not abort the open transaction."""
+"""A timeout so long that the broker does not abort the open transaction, however slow the machine is."""
 
 
 @contextlib.contextmanager
 def sample_topic(address: str) -> Iterator[None]:
-    """Write `orders` with two partitions: 20 plain records, a committed, an aborted and an open transaction.
+    """Write `orders` with two partitions: 20 records outside transactions, and a committed, an aborted and an open
+    transaction.
 
     The group `readers` has committed offset 10 of partition 0. The transaction stays open until the context ends.
     """

@@ -1,9 +1,9 @@
-"""Applications with transactions, their network and their disk, all under the control of one random generator.
+"""Applications with transactions, the network, and the broker's disk, all controlled by one random generator.
 
 A `World` makes one small step at a time: an application sends, a frame arrives, a sync ends, a connection breaks, a
 second instance takes over, records are deleted, a topic is deleted or created again, the clock moves. The power fails,
-or the broker is killed, in the middle of a step. So requests of several applications and syncs of several partitions
-interleave in any order. The same seed repeats the same order.
+or the broker is killed, in the middle of a step. Requests of several applications and syncs of several partitions can
+therefore interleave in any order. A seed always produces the same order.
 
 The applications know only the answers that they received. `World.check` compares the broker with them.
 """
@@ -51,11 +51,11 @@ BRIEF = 'brief', 0
 """
 OLD_ID, TWO_PHASE_ID = 'old', 'two-phase'
 IDS = ('first', 'second', OLD_ID, TWO_PHASE_ID)
-"""The transactional ids. The applications of OLD_ID are from before KIP-890. Those of TWO_PHASE_ID take part in
-two-phase commit (KIP-939): an instance continues the transaction of the previous one.
+"""The transactional ids. The applications of OLD_ID use the protocol from before KIP-890. Those of TWO_PHASE_ID use
+two-phase commit (KIP-939): an instance continues the transaction of the previous instance.
 """
 PLAIN = 'plain'
-"""The name of the idempotent producer without transactions."""
+"""The name of the idempotent producer that uses no transactions."""
 TIMEOUT_MS = 60_000
 LONGEST_WAIT_TURNS = 500
 WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02,
@@ -74,16 +74,18 @@ class Transaction(promises.Transaction):
     producer: Producer = NO_PRODUCER
     offset: int | None = None
     is_known: bool = False
-    """A part of the transaction was acknowledged, so the broker has it."""
+    """True if the broker has acknowledged a part of the transaction, and therefore has the transaction."""
     decision: bool | None = None
-    """The stored decision in two-phase commit: True to commit. None until all parts were acknowledged."""
+    """The stored decision in two-phase commit: True to commit, False to abort. None until the broker has acknowledged
+    all parts of the transaction.
+    """
     may_be_aborted: bool = False
-    """An instance that does not keep the transaction may have been initialized."""
+    """True if an instance may have been initialized that does not keep the transaction."""
 
 
 @dataclass
 class Call:
-    """A request of an application, which repeats it until it is answered."""
+    """A request that an application repeats until the broker answers it."""
 
     api: str
     version: int
@@ -93,13 +95,13 @@ class Call:
 
 @dataclass
 class Instance:
-    """An instance of an application. It has at most one call in progress."""
+    """An instance of an application. It has at most one call in flight."""
 
     name: str
     producer: Producer | None = None
     sequences: dict[tuple[Producer, TopicPartition], int] = field(default_factory=dict)
     transaction: int | None = None
-    """The index of its transaction in `Knowledge.transactions`."""
+    """The index of the instance's transaction in `Knowledge.transactions`."""
     todo: list[tuple[str, Any]] = field(default_factory=list)
     """The remaining steps of the transaction, each with an argument: `add`, `produce`, `add_offsets`, `send_offsets`,
     `prepare`, `end`.
@@ -120,26 +122,31 @@ class Knowledge:
     transactions: list[Transaction] = field(default_factory=list)
     records: dict[TopicPartition, dict[int, str]] = field(
         default_factory=lambda: collections.defaultdict(dict))
-    """The values that were acknowledged, or read, by offset."""
+    """The values of each partition that were acknowledged or read, by offset."""
     sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: collections.defaultdict(set))
-    """The values that arrived at the broker."""
+    """The values of each partition that arrived at the broker."""
     deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
-    """The offset below which a request deleted records. A power cut may undo the deletion."""
+    """Maps each partition to the offset below which DeleteRecords deleted records. A power cut may undo the deletion.
+    """
     brief: str = 'absent'
-    """The state of the topic BRIEF: absent, present, or creating or deleting until the request is answered."""
+    """The state of the topic BRIEF: `absent` or `present`, or until the broker answers the request, `creating` or
+    `deleting`.
+    """
     deletions: int = 0
     """The number of deletions of BRIEF."""
     forbidden: set[str] = field(default_factory=set)
-    """Values that arrived from a fenced instance."""
+    """Values that arrived first from a fenced instance. No reader may see them."""
     newest: dict[str, Producer] = field(default_factory=dict)
     """The highest producer id and epoch of each transactional id."""
     producer_ids: set[int] = field(default_factory=set)
     count: int = 0
-    """The number of the last value or offset."""
+    """The last number that was used for a value or an offset."""
 
     @property
     def brief_number(self) -> int | None:
-        """Return a number for the present topic BRIEF. A topic that replaces it after a deletion has another number."""
+        """Return the number of the present topic BRIEF. A topic BRIEF that is created after a deletion has a new
+        number.
+        """
         return self.deletions if self.brief == 'present' else None
 
     def is_fenced(self, instance: Instance) -> bool:
@@ -148,7 +155,7 @@ class Knowledge:
 
 
 class RandomDisk(HeldDisk):
-    """A disk whose syncs end in random order. Before the end of a sync, its data may have reached the disk or not."""
+    """A disk whose syncs end in random order. Until a sync ends, its data may or may not have reached the disk."""
 
     def __init__(self, rng: random.Random):
         super().__init__(is_held=False)
@@ -172,7 +179,7 @@ class RandomDisk(HeldDisk):
 
 
 class Connection:
-    """A connection of an instance: the frames in flight, and the broker's side."""
+    """A connection of an instance: the frames in flight, and the broker's end of the connection."""
 
     def __init__(self, instance: Instance, connection_id: int):
         self.instance = instance
@@ -186,7 +193,9 @@ class PowerCut(Exception):
 
 
 class Kill(BaseException):
-    """Raised to kill the broker: no later change of the disk takes effect. The next broker finds all earlier ones."""
+    """Raised to kill the broker. No later change of the disk takes effect, and the next broker finds all changes made
+    before.
+    """
 
 
 class World:
@@ -206,11 +215,11 @@ class World:
         self._connections: list[Connection] = []
         self._changes_left = -1
         self._on_change: Callable[[], None] = lambda: None
-        """Called when `_changes_left` changes of the disk have taken effect, and for each later one."""
+        """Called once `_changes_left` changes of the disk have taken effect, and again for each later change."""
         self._cut: tuple[pathlib.Path, Knowledge] | None = None
         self._connection_ids = 0
         self._is_replacing = False
-        """A deletion or creation of BRIEF is in progress."""
+        """True while a request that deletes or creates BRIEF is in flight."""
 
     # ---- lives of the broker
 
@@ -224,7 +233,7 @@ class World:
         self._fs = FreezingFileSystem(self.directory, self._before_change)
 
     def live(self, steps: int) -> None:
-        """Start the broker and make this many steps. Then stop it, kill it, or cut the power."""
+        """Start the broker and run this many steps. Then stop the broker, kill it, or cut the power."""
         self.lives += 1
         end = self.rng.choice(['stop', 'kill', 'cut_power', 'cut_power'])
         self.steps[end] += 1
@@ -252,7 +261,7 @@ class World:
             self._fs = FreezingFileSystem(self.directory, self._before_change)
 
     def _end_within_steps(self, end: Callable[[], None]) -> None:
-        """Let the life end before one of the next changes of the disk."""
+        """Call `end` before one of the next changes of the disk."""
         try:
             self._changes_left, self._on_change = self.rng.randrange(12), end
             for _ in range(200):
@@ -300,14 +309,14 @@ class World:
         self._turn()
 
     def _work(self) -> None:
-        """Let an instance send its next call."""
+        """Make one instance send its next call."""
         idle = [instance for instance in self.knowledge.instances if not instance.is_dead and instance.call is None]
         if idle:
             self._send_next(self.rng.choice(idle))
 
     def _arrive(self) -> None:
-        """Let a frame arrive. Frames of one connection keep their order. Sometimes the frame is from a connection that
-        its client has given up.
+        """Deliver one frame to the broker. The frames of a connection arrive in their order. Sometimes the frame is
+        from a connection that its client has given up.
         """
         is_late = self.rng.random() < 0.05
         waiting = [found for found in self._connections if found.under_way and found.is_given_up == is_late]
@@ -315,7 +324,7 @@ class World:
             self._deliver(self.rng.choice(waiting))
 
     def _sync(self) -> None:
-        """End a sync. The flusher may begin others."""
+        """End a sync. The flusher may then begin further syncs."""
         if self._disk.jobs:
             self._disk.finish_one()
 
@@ -323,7 +332,7 @@ class World:
         self._turn(self.rng.choice([1, TURN_MS, 200]))
 
     def _late(self) -> None:
-        """Let transactions time out."""
+        """Advance the clock until transactions time out."""
         self._turn(TIMEOUT_MS)
         for _ in range(50):
             self._turn(TURN_MS)
@@ -343,7 +352,7 @@ class World:
             self._send(connection.instance, connection.instance.call)
 
     def _take_over(self) -> None:
-        """Start an instance with a name that running instances may have. They do not notice it."""
+        """Start an instance whose name running instances may have. These do not notice the new instance."""
         name = self.rng.choice([*IDS, PLAIN])
         if name == PLAIN and any(found.name == PLAIN and not found.is_dead for found in self.knowledge.instances):
             return
@@ -480,7 +489,9 @@ class World:
             topics=committed_topics({(SOURCE, IDS.index(instance.name)): offset}))))
 
     def _prepare(self, instance: Instance, is_commit: bool) -> None:
-        """Store the decision, without a request to the broker. Sometimes another instance must end the transaction."""
+        """Store the decision, without a request to the broker. Sometimes the instance then dies, and a new instance
+        must end the transaction.
+        """
         self._transaction_of(instance).decision = is_commit
         instance.todo.pop(0)
         if self.rng.random() < 0.3:
@@ -520,8 +531,8 @@ class World:
         assert connection.sink.closed is None, connection.sink.closed
 
     def _note_arrival(self, instance: Instance, call: Call) -> None:
-        """Note the possible effects of an arrived call. Values that first arrive from a fenced instance are
-        `forbidden`.
+        """Note the effects that a call may have once it has arrived. Values that first arrive from a fenced instance
+        are `forbidden`.
         """
         knowledge = self.knowledge
         is_fenced = instance.name != PLAIN and knowledge.is_fenced(instance)
@@ -577,7 +588,7 @@ class World:
             assert found[0] not in knowledge.producer_ids, f'producer id {found[0]} was returned twice'
             knowledge.producer_ids.add(found[0])
         else:
-            # An older instance may get its answer after a newer one. It is then fenced already.
+            # An older instance, which is fenced, may get its answer after a newer instance.
             assert found != newest, f'{instance.name}: epoch {found[1]} was returned twice'
         instance.producer = found
         if instance.name != PLAIN:
@@ -586,7 +597,8 @@ class World:
             self._keep(instance, (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
 
     def _keep(self, instance: Instance, ongoing: Producer) -> None:
-        """Continue the transaction that the answer names: end it by its decision, or abort it without one."""
+        """Continue the transaction that the answer names. If it has a decision, end it accordingly. Otherwise abort it.
+        """
         for place, transaction in enumerate(self.knowledge.transactions):
             if transaction.transactional_id == instance.name and transaction.producer == ongoing:
                 instance.transaction = place
@@ -597,7 +609,7 @@ class World:
         assert ongoing == NO_PRODUCER or instance.transaction is not None, f'{ongoing} is of no transaction'
 
     def _produced(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
-        """Note the acknowledged values. Send the others again with the next call."""
+        """Note the acknowledged values. Send the values that were not acknowledged again with the next call."""
         assert instance.producer is not None
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
         left = {}
@@ -666,7 +678,9 @@ class World:
             self._connections.clear()
 
     def check(self) -> None:
-        """Check all records, and that each transaction is visible as a whole or not at all, as it was answered."""
+        """Check all records. Check that each transaction is visible as a whole or not at all, in accordance with the
+        answers.
+        """
         views = {}
         for partition in range(PARTITIONS):
             place = TOPIC, partition
@@ -689,7 +703,7 @@ class World:
 
     @staticmethod
     def _note_offset(transaction: Transaction, shows: set[bool], offsets: dict[str, set[int | None]]) -> None:
-        """Update the offsets that the group may have after a transaction."""
+        """Update `offsets`: the offsets that the group may have committed after this transaction."""
         if transaction.offset is None:
             return
         allowed = offsets.setdefault(transaction.transactional_id, {None})
@@ -708,7 +722,9 @@ class World:
         knowledge.records[place].update(found)
 
     def _check_visible(self, place: TopicPartition) -> set[str]:
-        """Return the values that a read_committed consumer gets. Check that none is from an uncommitted transaction."""
+        """Return the values of a partition that a read_committed consumer gets. Check that none is from an uncommitted
+        transaction.
+        """
         view = set(self._values(place, READ_COMMITTED).values())
         for transaction in self.knowledge.transactions:
             if transaction.outcome not in ('committed', 'committing'):

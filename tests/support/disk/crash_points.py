@@ -1,4 +1,6 @@
-"""Runs of a story in which the power or the disk fails at a change of the disk, and the checks of the next broker."""
+"""Runs of a story in which the power or the disk fails at one change of the disk. The next broker on the directory is
+then checked.
+"""
 from __future__ import annotations
 
 import copy
@@ -24,17 +26,17 @@ from kbroker.log.swap import DELETED_SUFFIX
 from kbroker_tools.check.directory_check import DirectoryCheck, check_one
 
 STOP: Step = ('stop', ())
-"""In a story: a clean stop and a new start."""
+"""A step of a story: a clean stop of the broker and a new start."""
 FAULTS = ('ENOSPC', 'EIO', 'EINTR', 'short write')
 REFUSALS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_COORDINATOR,
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-"""The answers of a broker whose log directory is offline."""
+"""The error codes with which a broker answers when its log directory is offline."""
 SOURCE = ('source', 0)
 OUT_OF_USE = DELETED_SUFFIX, '-delete', '-stray'
 
 
 def transaction(number: int, committed: bool) -> list[Step]:
-    """Return the steps of a transaction over three partitions with offsets."""
+    """Return the steps of a transaction that writes to three partitions and commits offsets."""
     a, b, c = ((TOPIC, partition) for partition in range(3))
     return [
         ('begin', ()),
@@ -48,7 +50,7 @@ def transaction(number: int, committed: bool) -> list[Step]:
 
 @dataclass
 class Moment:
-    """The directory that a failure left at one change, and the acknowledgements until then."""
+    """The directory as a failure at one change left it, and what the broker had acknowledged by then."""
 
     directory: pathlib.Path
     what: str
@@ -59,11 +61,11 @@ class Moment:
 
 def cut_power(root: pathlib.Path, choose: Callable[[int], int], run: Callable[[FileSystem], None],
               hold: Callable[[pathlib.Path, str], None]) -> tuple[int, int]:
-    """Call `run` with a file system over `root`. Return the number of changes that it made, and of the power cuts.
+    """Call `run` with a file system over `root`. Return (number of changes that it made, number of power cuts).
 
-    `choose` returns how many power cuts to simulate before the change with a number, counted from 0; the end counts as
-    one more change. `hold` checks the directory that a cut leaves. Its first error is raised when `run` has returned:
-    the broker that is running must not see it.
+    `choose(number)` returns how many power cuts to simulate before a change. The changes are numbered from 0. The end
+    counts as one more change. `hold` checks the directory that a cut leaves. The first error of `hold` is raised when
+    `run` has returned, because the running broker must not see it.
     """
     changes = cuts = 0
     errors: list[BaseException] = []
@@ -93,7 +95,9 @@ def cut_power(root: pathlib.Path, choose: Callable[[int], int], run: Callable[[F
 
 @contextmanager
 def judging(what: str) -> Iterator[None]:
-    """Add `what` to an error. Free the brokers afterwards: each is a reference cycle that holds its files open."""
+    """Add `what` to an error. Free the brokers at the end of the block, because each is a reference cycle that keeps
+    its files open.
+    """
     try:
         yield
         gc.collect()
@@ -131,7 +135,7 @@ class Run:
             self.step += 1
 
     def restart(self, fs: FileSystem) -> None:
-        """Start the broker again, check every promise, and run the story to its end, without its stops."""
+        """Restart the broker, check every promise, and run the rest of the story, omitting its stops."""
         with InProcessBroker(self.root, self.case.settings, clock=self.clock, fs=fs) as broker:
             try:
                 client = BusyClient(broker, self.promises, self.case.transaction_version)
@@ -147,7 +151,7 @@ class Run:
 
 @dataclass
 class Case:
-    """A story, the steps that made its directory before, and the settings of the broker."""
+    """A story, the steps that prepare its directory, and the settings of the broker."""
 
     story: list[Step]
     transaction_version: int
@@ -173,14 +177,13 @@ class Case:
         return changes
 
     def count_changes(self, base: pathlib.Path) -> int:
-        """Run the story to its end. Return how many changes it makes to the disk, and one for the end."""
+        """Run the story to its end. Return how many changes it makes to the disk, plus one for the end."""
         return len(self.list_changes(base)) + 1
 
     def cut_power(self, base: pathlib.Path, chosen: Collection[int], seeds: int,
                   hold: Callable[[Moment], None]) -> int:
-        """Run the story to its end. Pass `seeds` possible power cuts before each chosen change to `hold`.
-
-        Return their number.
+        """Run the story to its end. Before each chosen change, pass the results of `seeds` possible power cuts to
+        `hold`. Return the number of power cuts.
         """
         run = self.begin(base / 'running')
         _, cuts = cut_power(run.root, lambda change: seeds * (change in chosen), run.go,
@@ -190,7 +193,9 @@ class Case:
 
     def cut_power_in_recovery(self, first: Moment, choose: Callable[[int], bool],
                               hold: Callable[[Moment], None]) -> int:
-        """Open the directory that a power cut left. Pass a second power cut before each chosen change to `hold`."""
+        """Open the directory that a power cut left. Before each chosen change of the recovery, pass the result of a
+        second power cut to `hold`.
+        """
         def recover(fs: FileSystem) -> None:
             with InProcessBroker(first.directory, self.settings, clock=ManualClock(first.wall_ms), fs=fs) as broker:
                 broker.crash()
@@ -202,12 +207,10 @@ class Case:
 
     def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool = False,
                     restarts: bool = False) -> Moment | None:
-        """Run the story until the change with this number fails, and further as far as the broker serves it. Then the
-        power fails.
-
-        If the fault `lasts`, all later changes fail, too. If the broker `restarts`, the story first continues to its
-        end on the same machine, whose page cache may have data that the disk lacks. Return None if the story ended
-        before.
+        """Run the story until the change with this number fails, and then as long as the broker serves its steps. Then
+        cut the power. If the fault `lasts`, all later changes fail, too. With `restarts`, the broker restarts before
+        the power cut, and the story continues to its end. The machine keeps running, so its page cache may have data
+        that the disk lacks. Return None if the story ended before this change.
         """
         run = self.begin(base / f'failing-{number}')
         changes = 0
@@ -243,7 +246,8 @@ class Case:
         return run.moment(directory, f'change {number}, {failed[0]}, failed with {fault}; {refused}')
 
     def hold(self, moment: Moment, *, goes_on: bool) -> None:
-        """Open the directory of a moment and check every promise. Then the client `goes_on`, or a new one replaces it.
+        """Open the directory of a moment and check every promise. With `goes_on`, the client then continues. Otherwise
+        a new client replaces it.
         """
         with judging(moment.what):
             with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
@@ -251,7 +255,9 @@ class Case:
             assert findings_of_check(str(moment.directory)) == []
 
     def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
-        """Check every promise at a step, and again after the remaining steps or after a new client's transaction."""
+        """Check every promise now. With `goes_on`, run the steps from `step` and check again. Otherwise run a
+        transaction of a new client and check again.
+        """
         client.pass_time()
         client.check_topics()
         client.check_records()
@@ -274,7 +280,9 @@ class Case:
 
 
 def fault_of(fault: str, path: str, *, is_write: bool) -> OSError:
-    """Return the error of a fault. A short write, which only a write can have, ends with a full disk."""
+    """Return the error that a fault raises. `short write` makes a write fail after half of its bytes, and any other
+    change fail as on a full disk.
+    """
     code = {'EIO': errno.EIO, 'EINTR': errno.EINTR}.get(fault, errno.ENOSPC)
     kind = ShortWriteError if fault == 'short write' and is_write else OSError
     return kind(code, os.strerror(code), path)
@@ -290,12 +298,12 @@ def is_effect(error: RefusedError | OSError | KafkaError, faults: list[OSError])
 
 
 def spread(count: int, most: int) -> range:
-    """Return up to about `most` of the numbers below `count`, at equal distances, with the last one."""
+    """Return about `most` of the numbers below `count`, at equal distances and including the last one."""
     return range(count - 1, -1, -max(1, count // most))
 
 
 def findings_of_check(directory: str) -> list[str]:
-    """Return the findings of `kbroker-check` in a stopped directory, except in files that wait for their removal."""
+    """Return the findings of `kbroker-check` in a stopped directory, except for files that wait to be deleted."""
     fs = FileSystem()
     check = DirectoryCheck(fs, directory)
     check.list_tasks()

@@ -1,4 +1,4 @@
-"""The stories in which the power or the disk fails, as steps of a `BusyClient`."""
+"""The stories for tests in which the power or the disk fails. A story is a list of steps of a `BusyClient`."""
 from __future__ import annotations
 
 from support.clients.promises import TOPIC, Step
@@ -12,9 +12,11 @@ AGAIN, TABLE, SHORT = ('again', 0), ('table', 0), ('short', 0)
 CLEANER_BACKOFF_MS = 15_000
 RETENTION_MS = 1000
 EXHAUSTED = 32766
-"""The last epoch of a producer id. The next transaction has the next id."""
+"""The last epoch of a producer id. The transaction after it gets a new producer id."""
 BLOCK = 1000
-"""The number of producer ids in a block that the broker allocates. It requests the next block when a tenth is left."""
+"""The number of producer ids in a block that the broker allocates. It requests the next block when a tenth of the ids
+is left.
+"""
 
 
 def topics() -> list[Step]:

@@ -28,7 +28,7 @@ View = dict[Any, Any]
 
 
 def build(directory: pathlib.Path, old: pathlib.Path) -> None:
-    """Write the directory in two runs of a broker, each stopped cleanly. `old` is a copy from between them."""
+    """Write `directory` in two runs of a broker, each ended by a clean stop. Copy it to `old` between the runs."""
     promises = Promises()
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)
@@ -78,7 +78,7 @@ def _write(client: Client, run: str) -> None:
 # ---- the view of consumers ----
 
 class Loud(Exception):
-    """A read that fails, or data that a consumer refuses."""
+    """Raised if a read fails or a consumer refuses the data: the damage is not silent."""
 
 
 def view_of(broker: InProcessBroker, rng: random.Random) -> View:
@@ -117,7 +117,7 @@ def _read(broker: InProcessBroker, where: tuple[str, int], offset: int, isolatio
 
 
 def _fetch(broker: InProcessBroker, where: tuple[str, int], offset: int, isolation: int) -> list[Any]:
-    """Return (next offset, visible records) of each batch that a Fetch returns."""
+    """Return (next offset, visible records) for each batch that a Fetch returns."""
     answer = broker.ask(FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=isolation, topics=[
         FetchRequest.FetchTopic(topic=where[0], partitions=[FetchRequest.FetchPartition(
             partition=where[1], fetch_offset=offset, partition_max_bytes=2000)])]), 12)

@@ -21,7 +21,7 @@ BACKOFF_MS = 15_000
 
 
 class DirectoryWithCleaner:
-    """Logs in one directory and their cleaner. Logs are opened as after a clean stop or as after a kill."""
+    """Logs in one directory and their cleaner. It opens a log as after a clean stop, or as after a kill."""
 
     def __init__(self, path: pathlib.Path, fs: FileSystem | None = None, submit: Submit = run_inline,
                  clock: ManualClock | None = None, sync: Sync = sync_inline, **settings: object):
@@ -48,7 +48,7 @@ class DirectoryWithCleaner:
         self.timers.run_due()
 
     def clean(self, log: Log) -> None:
-        """Roll the log, so that the cleaner may read all of it, then clean it."""
+        """Roll the log, so that the cleaner may clean all of its records. Then clean it."""
         log.roll()
         self.run()
 

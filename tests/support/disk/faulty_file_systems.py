@@ -18,7 +18,7 @@ class FailingFileSystem(FileSystem):
     """A file system whose changes fail where `fail(change, path)` returns an errno.
 
     Changes are 'write', 'sync', 'truncate', 'rename', 'unlink', 'mkdir', and 'open' for a new file. A failing write
-    reaches the file with `partial_bytes`.
+    still writes its first `partial_bytes`.
     """
 
     def __init__(self, fail: Callable[[str, str], int | None] = lambda operation, path: None, partial_bytes: int = 0):
@@ -98,7 +98,7 @@ def fail_nth(number: int, code: int = errno.EIO) -> Callable[[str, str], int | N
 
 @dataclass
 class Content:
-    """Bytes of a file. Zeros at the end count only in `size`."""
+    """The bytes of a file. If `size` is larger than the length of `data`, the file ends with zeros."""
 
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -119,13 +119,15 @@ class Content:
 
 @dataclass
 class Inode:
-    """The durable content of a file, and the changes that a power cut may undo, each independently of the others."""
+    """The durable content of a file, and its unsynced changes. A power cut may undo any of these changes and keep the
+    others.
+    """
 
     durable: Content = field(default_factory=Content)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """(position, data), or (size, None) for a truncation."""
+    """The unsynced changes: (position, data) for a write, (size, None) for a truncation."""
     has_error: bool = False
-    """A write in the background has failed. The next sync reports it."""
+    """True if a write in the background has failed. The next sync reports the failure."""
 
     @property
     def has_unsynced_data(self) -> bool:
@@ -137,16 +139,15 @@ class Inode:
         self.pending.clear()
 
     def fail_sync(self, rng: random.Random | None) -> None:
-        """Drop unsynced data, all of them without `rng`. The kernel may count them as written, so no later sync writes
-        them.
-
-        Sizes are in the journal of the file system, so they can become durable later.
+        """Drop some of the unsynced data, or all of it if `rng` is None. The kernel may treat the dropped data as
+        written, so no later sync writes it. Sizes are in the journal of the file system, so they can become durable
+        later.
         """
         self.pending = [(position, data) for position, data in self.pending
                         if data is None or (rng is not None and rng.random() < 0.5)]
 
     def after_power_cut(self, rng: random.Random | None) -> Content:
-        """Return the durable content with some of the changes, or without any if there is no `rng`."""
+        """Return the durable content with some of the unsynced changes, or with none of them if `rng` is None."""
         content = self.durable.copy()
         fate = 'lost' if rng is None else rng.choice(FATES)
         for position, data in self.pending if rng is not None and fate != 'lost' else ():
@@ -166,7 +167,9 @@ def apply(content: Content, position: int, data: bytes | None) -> None:
 
 
 def tear(content: Content, position: int, data: bytes, rng: random.Random) -> None:
-    """Write a part of the data: its beginning, or some of its sectors. The size may count the other sectors, too."""
+    """Write a part of the data to `content`: its beginning, or some of its sectors. The size may include the sectors
+    that are not written.
+    """
     if rng.random() < 0.5:
         apply(content, position, data[:rng.randrange(len(data) + 1)])
         return
@@ -185,10 +188,12 @@ NameChange = Callable[[dict[str, object]], object]
 
 @dataclass(eq=False)
 class Folder:
-    """The names in a directory, and the changes of names that a power cut may undo, the last ones first."""
+    """The durable names in a directory, and the unsynced changes of names. A power cut may undo the last of these
+    changes.
+    """
 
     names: dict[str, object] = field(default_factory=dict)
-    """An Inode or a Folder by name."""
+    """Maps each name to an Inode or a Folder."""
     durable: dict[str, object] = field(default_factory=dict)
     pending: list[NameChange] = field(default_factory=list)
 
@@ -202,7 +207,7 @@ class Folder:
         self.pending.clear()
 
     def after_power_cut(self, rng: random.Random | None) -> dict[str, object]:
-        """Return the durable names with the first of the changes, or without any if there is no `rng`."""
+        """Return the durable names with the first few unsynced changes, or with none of them if `rng` is None."""
         names = dict(self.durable)
         count = len(self.pending)
         for change in self.pending[:0 if rng is None else rng.choice((0, count, rng.randrange(count + 1)))]:
@@ -211,7 +216,8 @@ class Folder:
 
 
 class FreezingFileSystem(FileSystem):
-    """A file system that records what is durable below `root`: content by file sync, names by directory sync.
+    """A file system that records what is durable below `root`. A sync of a file makes its content durable, and a sync
+    of a directory its names.
 
     `crash` writes a directory that a power cut may leave.
     """
@@ -228,11 +234,13 @@ class FreezingFileSystem(FileSystem):
         unsynced writes to its file.
         """
         self.has_error = False
-        """The next `sync_everything` reports an error. The file may have been written again in the meantime."""
+        """True if the next `sync_everything` reports an error. This may be the case although the file has been written
+        again.
+        """
         self.top = self._read(self.root)
 
     def _read(self, path: str) -> Folder:
-        """Return a directory in which everything is durable."""
+        """Read a directory from the disk. Return it as a Folder in which everything is durable."""
         folder = Folder()
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if entry.is_dir():
@@ -244,7 +252,7 @@ class FreezingFileSystem(FileSystem):
         return folder
 
     def folder(self, path: str) -> Folder | None:
-        """Return a directory, None if it is not below the root."""
+        """Return the Folder of a directory, or None if the directory is not below the root."""
         node = self.node(path)
         return node if isinstance(node, Folder) else None
 
@@ -256,7 +264,7 @@ class FreezingFileSystem(FileSystem):
         return node
 
     def change(self, path: str, change: NameChange) -> None:
-        """Change the names in the directory of a path."""
+        """Change the names in the directory that contains `path`."""
         folder = self.folder(os.path.dirname(path))
         if folder is not None:
             folder.change(change)
@@ -344,8 +352,8 @@ class FreezingFileSystem(FileSystem):
     def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
         """Write a directory that a power cut may leave to `destination`.
 
-        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn. Without `rng`, and in
-        a quarter of the other cases, all unsynced names and content are lost.
+        Each directory has the names that it had after some change. Unsynced content is lost, kept or torn. If `rng` is
+        None, and at random in a quarter of the other cases, all unsynced names and content are lost.
         """
         self._write(self.top, destination, None if rng is None or rng.random() < 0.25 else rng)
 
@@ -362,7 +370,7 @@ class FreezingFileSystem(FileSystem):
 
 
 class ShortWriteError(OSError):
-    """A write that fails after half of its bytes. For the `before_change` of a `FreezingFileSystem`."""
+    """Raised by the `before_change` of a `FreezingFileSystem` to make a write fail after half of its bytes."""
 
 
 class FrozenFile(InterposedFile):
@@ -404,7 +412,7 @@ class FrozenFile(InterposedFile):
 
 
 class FrozenDirectory(Directory):
-    """A directory. A failed sync does not change its names, because they are in the journal of the file system."""
+    """A directory. Its names survive a failed sync, because they are in the journal of the file system."""
 
     def __init__(self, fs: FreezingFileSystem, path: str):
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""A log directory that a test writes batch by batch, for states that only a faulty broker leaves."""
+"""A log directory that a test writes batch by batch, to create states that only a faulty broker leaves."""
 from __future__ import annotations
 
 import pathlib
@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 
 
 class HandwrittenDirectory:
-    """Partitions of a log directory. `at=5` means five minutes ago. Each internal topic has one partition."""
+    """The partitions of a log directory. `at` is an age in minutes. Each internal topic has one partition."""
 
     def __init__(self, path: pathlib.Path, *, leader_epoch: int = 0):
         self.path = path
@@ -36,7 +36,7 @@ class HandwrittenDirectory:
 
     def data(self, place: TopicPartition, producer: tuple[int, int], at: float, *, sequence: int = 0,
              values: int = 1) -> int:
-        """Append transactional records. Return the offset of the first."""
+        """Append transactional records. Return the offset of the first record."""
         records = [(self.time(at), b'key', b'value')] * values
         return self.append(place, encode_batch(records, producer_id=producer[0], producer_epoch=producer[1],
                                                base_sequence=sequence, transactional=True))
@@ -79,7 +79,7 @@ class HandwrittenDirectory:
 
     def offsets_in_transaction(self, group_id: str, place: TopicPartition, offset: int, producer: tuple[int, int],
                                at: float) -> int:
-        """Append the offset row that TxnOffsetCommit appends."""
+        """Append the offset row that a broker appends for TxnOffsetCommit."""
         return self.append(OFFSETS, encode_batch(
             [(self.time(at), *self.offset_row(group_id, place, offset))], producer_id=producer[0],
             producer_epoch=producer[1], base_sequence=0, transactional=True))

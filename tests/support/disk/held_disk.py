@@ -1,4 +1,4 @@
-"""A disk whose syncs a test finishes."""
+"""A disk whose syncs end when the test ends them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ class HeldDisk:
     def __init__(self, *, is_held: bool) -> None:
         self.is_held = is_held
         self.jobs: list[tuple[Any, Callable[[OSError | None], None]]] = []
-        """The syncs that wait, oldest first: the files and the callback."""
+        """The waiting syncs, oldest first, each as its files and its callback."""
         self.kick: Callable[[], None] = lambda: None
-        """`Flusher.kick`: starts the syncs of appends that were made during the last sync."""
+        """`Flusher.kick`, which starts the syncs for the appends that were made during the last sync."""
 
     def sync(self, files: Any, done: Callable[[OSError | None], None]) -> None:
         self.jobs.append((files, done))
@@ -33,7 +33,7 @@ class HeldDisk:
             done(error)
 
     def finish_all(self) -> None:
-        """Finish the waiting syncs and those that the flusher starts afterwards."""
+        """Finish the waiting syncs, and the syncs that the flusher starts when these end."""
         while self.jobs:
             self.finish()
             if not self.jobs:

@@ -1,4 +1,4 @@
-"""Segment files, sound and damaged, with everything that a log can contain."""
+"""Sound and damaged segment files that together have everything a log can contain."""
 import pathlib
 import random
 import struct
@@ -17,7 +17,7 @@ RECORDS = [(T, b'key', b'value'), (T + 5, None, None), (T + 3, b'', b'', [('h1',
 
 
 def corpus(root: pathlib.Path) -> list[pathlib.Path]:
-    """Write files that Kafka's tool dumps to their ends."""
+    """Write files that kafka-dump-log can read to their ends. Return their paths."""
     segments = {
         'empty': (0, []),
         'compressed': (0, [encode_batch(RECORDS, base_offset=6 * codec, compression=codec) for codec in CODECS]),
@@ -46,7 +46,7 @@ def corpus(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def damaged(root: pathlib.Path) -> list[pathlib.Path]:
-    """Write files at which Kafka's tool stops with an error."""
+    """Write files at which kafka-dump-log stops with an error. Return their paths."""
     segments = {
         'zeros': [encode_batch(RECORDS), b'\x00' * 100],
         'negative-length': [encode_batch(RECORDS), struct.pack('>qi', 6, -5) + b'\x02' * 80],
@@ -90,14 +90,14 @@ def compacted() -> list[bytes]:
 
 
 def control_batches() -> list[bytes]:
-    """Return control records of an unknown type, and with a key of a later version."""
+    """Return batches with a control record: of an unknown type, and with a key of a newer version."""
     return [encode_batch([(T, struct.pack('>hh', version, number), struct.pack('>hi', 0, 9))], base_offset=offset,
                          control=True)
             for offset, (version, number) in enumerate([(0, 99), (1, 1), (0, -1), (3, 0)])]
 
 
 def every_utf8() -> bytes:
-    """Return sequences of up to four bytes around every boundary of the encoding."""
+    """Return byte sequences of length 1 to 4 around every boundary of UTF-8, valid and invalid."""
     first = bytes.fromhex('41 80 c0 c1 c2 df e0 e1 ed ef f0 f1 f4 f5 ff')
     second = bytes.fromhex('41 80 8f 90 9f a0 bf c2 e1 f1')
     third, fourth = bytes.fromhex('41 80 bf c2 e1'), bytes.fromhex('42 80 c3')

@@ -17,7 +17,9 @@ SECOND = '00000000000000000044'
 
 
 def two_segments(root: pathlib.Path) -> pathlib.Path:
-    """Write the directory of a closed partition: transactions committed, aborted and open, many index entries."""
+    """Write the directory of a closed partition. It has committed, aborted and open transactions, and many index
+    entries.
+    """
     config = LogConfig(Config({}), {'index.interval.bytes': '300'})
     log = Log(FileSystem(), str(root / 'topic-0'), 'topic', 0, config, ManualClock(T))
     for segment in range(2):
@@ -79,7 +81,7 @@ def damaged_copies(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def damaged_snapshots(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Write damaged producer snapshots, each with a different fault, next to the good ones."""
+    """Write damaged producer snapshots, each with a different fault, next to the sound snapshots."""
     good = max(directory.glob('*.snapshot')).read_bytes()
     contents = [good[:2] + b'zzzz' + good[6:], b'\0\2' + good[2:], good + b'xx', good[:6] + b'\xff' * 4 + good[10:]]
     found = []

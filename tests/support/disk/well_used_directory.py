@@ -1,4 +1,6 @@
-"""Work that leaves every kind of sound log directory: compaction, retention, DeleteRecords, transactions, deletions."""
+"""Clients whose work produces every state of a sound log directory: by compaction, retention, DeleteRecords,
+transactions and deletions of topics.
+"""
 from __future__ import annotations
 
 import pathlib
@@ -29,11 +31,11 @@ TOPICS = {
 CLEANER_FILE = 'cleaner-offset-checkpoint'
 TRANSACTIONS = 6
 QUIET = {'log_level': 0, 'log.connection.close': False}
-"""Settings of clients that stay open while their broker is stopped."""
+"""The settings of clients that stay open while their broker is stopped."""
 
 
 class Broker(Protocol):
-    """A broker of either kind."""
+    """A broker process of kbroker or of Apache Kafka."""
 
     address: str
     directory: pathlib.Path
@@ -48,7 +50,9 @@ def new_topic(name: str) -> NewTopic:
 
 
 class Work:
-    """Clients of one broker. Each round appends to every topic. The next broker has the same transactional ids."""
+    """The clients of one broker. Each round appends to every topic. The clients of the next broker have the same
+    transactional ids.
+    """
 
     def __init__(self, broker: Broker, seed: int):
         self._rng = random.Random(seed)
@@ -108,7 +112,9 @@ class Work:
                                      f'key {self._rng.randrange(12)}', partition=partition)
 
     def _transact(self, transactional_id: str, end: str) -> None:
-        """Run a transaction. An open transaction is ended by the next producer with its id, or by a later start."""
+        """Run a transaction. If `end` leaves the transaction open, the next producer with its id ends it, or a later
+        start of the broker.
+        """
         producer = self._transactional.pop(transactional_id, None)
         if producer is None:
             producer = self._producer({'transactional.id': transactional_id})
@@ -133,6 +139,8 @@ class Work:
         self._admin.delete_records([place])[place].result(LIMIT_S)
 
     def create_again(self, name: str) -> None:
-        """Delete a topic and create one of the same name: the directories of the first are removed later."""
+        """Delete a topic and create a topic of the same name. The broker removes the directories of the deleted topic
+        later.
+        """
         self._admin.delete_topics([name])[name].result(LIMIT_S)
         self._admin.create_topics([new_topic(name)])[name].result(LIMIT_S)

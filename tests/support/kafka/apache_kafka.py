@@ -1,4 +1,6 @@
-"""Apache Kafka from Maven Central. Its tools check kbroker's files, and its broker shows whether tests are right."""
+"""Apache Kafka from Maven Central. Its tools check kbroker's files. Its broker runs tests, to show whether the tests
+themselves are right.
+"""
 from __future__ import annotations
 
 import atexit
@@ -28,15 +30,14 @@ TOOL_LIMIT_S = 120
 
 
 def classpath() -> str:
-    """Return the class path of Kafka's jars and the compiled judge."""
+    """Return the class path of Kafka's jars and of the compiled program `judge`."""
     return compiled(SOURCES)
 
 
 @functools.cache
 def compiled(place: pathlib.Path) -> str:
-    """Return the class path of a directory's compiled sources and of the jars in its pom.xml.
-
-    Fetch and compile if one of these files has changed.
+    """Return the class path of a directory's compiled sources and of the jars that its pom.xml names. Fetch and compile
+    them if the pom.xml or a source has changed.
     """
     sources = sorted(place.rglob('*.java'))
     digest = hashlib.sha256(b''.join(path.read_bytes() for path in [place / 'pom.xml', *sources])).hexdigest()
@@ -69,9 +70,9 @@ def _java(options: Sequence[str], log_level: str, main_class: str, *arguments: s
 
 @functools.cache
 def temporary_files() -> str:
-    """Return the option for the directory of a virtual machine's temporary files. This process deletes it at its end.
-
-    A machine that is killed leaves its files, such as a native library of 15 MB for each instance of Kafka Streams.
+    """Return the option that sets the directory of a virtual machine's temporary files. This process deletes the
+    directory when it ends, because a killed virtual machine leaves its files, such as a native library of 15 MB for
+    each instance of Kafka Streams.
     """
     directory = tempfile.mkdtemp(prefix='kbroker-java-')
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -84,7 +85,9 @@ def _archive() -> list[str]:
 
 
 def _train(options: list[str]) -> None:
-    """Run the program for the class archive: it uses a broker, clients and tools in one virtual machine."""
+    """Run the program whose classes the class archive will contain. It uses a broker, clients and tools in one virtual
+    machine.
+    """
     with tempfile.TemporaryDirectory() as directory:
         kafka = KafkaProcess(pathlib.Path(directory) / 'data', PROMPT)
         _run(_java(options, 'error', 'kbroker.Training', str(kafka.write_settings()), str(kafka.directory),
@@ -105,12 +108,12 @@ class ToolRun(NamedTuple):
 
 
 def run_tools(main_class: str, *runs: Sequence[str]) -> list[ToolRun]:
-    """Run one of Kafka's tools several times in one virtual machine. A failing run raises no error."""
+    """Run one of Kafka's tools several times in one virtual machine. A failing run is a result, not an error."""
     return run_several_tools([[main_class, *run] for run in runs])
 
 
 def run_several_tools(runs: Sequence[Sequence[str]]) -> list[ToolRun]:
-    """Do as `run_tools`, for runs that begin with the class of their tool."""
+    """Run several of Kafka's tools in one virtual machine. The first word of each run is the class of its tool."""
     machine = _tool_machine()
     return [machine.run(run) for run in runs]
 
@@ -125,7 +128,7 @@ class ToolMachine:
                                          stderr=self._complaints, text=True)
 
     def run(self, run: Sequence[str]) -> ToolRun:
-        """Run a tool. Raise AssertionError if the machine ends. A run that takes too long ends the machine."""
+        """Run a tool. If the run takes too long, kill the virtual machine. Raise AssertionError if the machine ends."""
         with self._lock:
             return self._run(run)
 
@@ -173,7 +176,8 @@ def _run(command: list[str], limit_s: int) -> str:
 
 
 class KafkaProcess(Process):
-    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`. The tests do not check its log.
+    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`. Unlike kbroker's log, its log
+    is not checked for tracebacks.
     """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
@@ -184,7 +188,7 @@ class KafkaProcess(Process):
         self._controller = f'127.0.0.1:{free_port()}'
 
     def start(self) -> None:
-        """Start on the directory. Format a new one first."""
+        """Start on the directory. Format the directory first if it is new."""
         file = self.write_settings()
         if not (self.directory / 'meta.properties').exists():
             formatted, = run_tools('kafka.tools.StorageTool', ['format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA',
@@ -193,7 +197,7 @@ class KafkaProcess(Process):
         self.launch(java('kafka.Kafka', str(file), log_level='info'))
 
     def write_settings(self) -> pathlib.Path:
-        """Write the file of settings beside the directory. Return its path."""
+        """Write the settings file next to the directory. Return its path."""
         self.directory.mkdir(parents=True, exist_ok=True)
         file = self.directory.parent / f'{self.directory.name}.properties'
         file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
@@ -223,9 +227,7 @@ class KafkaProcess(Process):
         self.start()
 
     def errors(self) -> list[str]:
-        """Return the lines of errors in the log.
-
-        Skip an error of its start: on a slow machine, the controller registers with itself before it is active, logs an
-        error, and tries again.
+        """Return the error lines of the log. Skip one error of the start: on a slow machine, the controller registers
+        with itself before it is active, logs an error, and tries again.
         """
         return [line for line in self.lines if ' ERROR ' in line and 'apiKey=CONTROLLER_REGISTRATION' not in line]

@@ -1,9 +1,8 @@
-"""Requests whose answers depend on the rights of the client, for each API: the fields, and the rights that the request
-needs.
+"""Requests of each API whose answers depend on the rights of the client, with the rights that they need.
 
 A case names resources that the client gets rights to (`mine`), and others for which it never gets any (`yours`,
-`hidden`). A scenario decides which of the rights of a case a user has. Each pair of a case and a scenario has its own
-user, so all ACLs can exist from the beginning.
+`hidden`). A scenario says which of the needed rights the user has. Each pair of a case and a scenario has its own user,
+so all ACLs can exist from the beginning.
 """
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ from kbroker.security.acl_codes import CLUSTER_NAME, WILDCARD, Operation, Patter
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 TOPICS = 'data.mine', 'data.yours', 'log.mine', 'log.yours', 'open.mine', 'open.yours'
-"""The topics that exist, of one partition each. `data` has a record, `log` is written to, `open` is part of a
-transaction."""
+"""The topics that exist. Each has one partition. `data` has a record, `log` is written to, `open` is part of a
+transaction.
+"""
 GROUPS = 'group.mine', 'group.yours'
 """The groups that exist. They have offsets of `data.mine` and `data.yours`."""
 TRANSACTIONAL_IDS = 'id.mine', 'id.yours', 'id.open'
@@ -28,7 +28,9 @@ TRANSACTIONAL_IDS = 'id.mine', 'id.yours', 'id.open'
 ADMIN = 'admin'
 SUPER_USER = 'root'
 SCENARIOS = ('all', 'nothing', 'prefixed', 'wildcard', 'deny over allow', 'super user', 'other host')
-"""The scenarios of every case. A case has more: one without each of its rights, and one for each other way."""
+"""The scenarios of every case. In addition, a case has a scenario without each of its rights, and a scenario for each
+entry of `instead`.
+"""
 
 
 class Need(NamedTuple):
@@ -38,13 +40,13 @@ class Need(NamedTuple):
 
 
 class World(NamedTuple):
-    """The names that a request may use: ids of topics by name, and a tag that no other request has."""
+    """The names that a request may use: {topic name: id}, and a tag that no other request has."""
 
     ids: dict[str, bytes]
     tag: str
 
     def topic_id(self, name: str) -> bytes:
-        """Return the id of a topic. A topic that does not exist has one of its own, too."""
+        """Return the id of a topic, or an unknown id that is made from the name if the topic does not exist."""
         return self.ids.get(name) or name.encode()[:16].ljust(16, b'.')
 
 
@@ -54,15 +56,15 @@ class Case(NamedTuple):
     fields: Callable[[int, World], dict[str, Any]]
     needs: tuple[Need, ...]
     instead: tuple[tuple[Need, ...], ...] = ()
-    """Other rights that suffice."""
+    """Alternatives to `needs`. Each entry has rights that suffice instead."""
     first_version: int = 0
     last_version: int = 99
     by_version: tuple[tuple[int, int, int], ...] = ()
-    """The rights that count in some versions only: the number of the right, the first and the last version. A right on
-    which no answer depends counts in no version.
+    """The rights that count only in some versions: (index of the right in `needs`, first version, last version). If the
+    last version is below the first, the answer never depends on the right.
     """
     topics: tuple[str, ...] = ()
-    """More topics that exist. {tag} is replaced by the tag of the request."""
+    """Further topics that exist. {tag} is replaced by the tag of the request."""
 
     def versions(self) -> range:
         key = getattr(messages, f'{self.api}Request').api_key
@@ -70,7 +72,7 @@ class Case(NamedTuple):
         return range(max(api.min_version, self.first_version), min(api.max_version, self.last_version) + 1)
 
     def counts(self, number: int, version: int) -> bool:
-        """Return whether the answer depends on a right, by its number, in this version."""
+        """Return whether the answer in this version depends on the right with this index in `needs`."""
         return all(first <= version <= last for right, first, last in self.by_version if right == number)
 
     def scenarios(self) -> Iterator[str]:
@@ -86,7 +88,7 @@ class Case(NamedTuple):
         return f'{self.name}-{scenario}-{version}'.replace(' ', '-')
 
     def acls(self, scenario: str, versions: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the ACLs of the scenario's user, as fields of CreateAcls."""
+        """Yield the ACLs of the user of this scenario, as fields of CreateAcls."""
         needs, pattern, host = self.needs, PatternType.LITERAL, WILDCARD
         if scenario.startswith('without '):
             without = int(scenario.removeprefix('without '))
@@ -126,9 +128,11 @@ def need(operation: str, kind: str, *names: str) -> tuple[Need, ...]:
 
 CREATING = (need('READ', 'GROUP', 'creating.{tag}')
             + need('DESCRIBE', 'TOPIC', 'data.mine', 'first.{tag}', 'second.{tag}'))
-"""The rights of a streams group whose application has two changelogs, without the right to create them."""
+"""The rights that a streams group needs whose application has two changelogs, except the right to create the
+changelogs.
+"""
 FOUR = 'data.mine', 'data.yours', 'absent.mine', 'hidden'
-"""Topics: two exist, two do not, and the client has the right to the first of each kind."""
+"""Two topics that exist and two that do not. The client has rights to the first topic of each pair."""
 
 
 def named(version: int, world: World, name: str, by_id_from: int, key: str = 'name') -> dict[str, Any]:
@@ -504,7 +508,7 @@ CASES = [
 
 
 class Run(NamedTuple):
-    """One request of one user."""
+    """One request that one user sends."""
 
     case: Case
     scenario: str
@@ -519,7 +523,9 @@ class Run(NamedTuple):
 
 
 def runs_of(case: Case, every_version: bool) -> Iterator[Run]:
-    """Yield the runs of a case: each scenario in the newest version, and two of them in the others."""
+    """Yield the runs of a case: every scenario in the newest version of the API, and two scenarios in each older
+    version.
+    """
     *others, newest = case.versions()
     for scenario in case.scenarios():
         for version in others:
@@ -542,7 +548,7 @@ def users_of(runs: list[Run]) -> list[str]:
 
 
 def prepare(ask: Callable[..., Any], runs: list[Run]) -> dict[str, bytes]:
-    """Create the resources that the runs name, as a user with all rights. Return the ids of the topics by name."""
+    """Create the resources that the runs name, as a user with all rights. Return {topic name: id}."""
     names = [*TOPICS, *(name.format(tag=run.tag) for run in runs for name in run.case.topics)]
     for first in range(0, len(names), 50):
         ask('CreateTopics', 7, timeout_ms=30000, topics=[

@@ -23,12 +23,12 @@ def login_settings(address: str, user: str) -> dict[str, str]:
 
 
 def plain_users(users: Iterable[str]) -> str:
-    """Return the JAAS entry of a listener with these users."""
+    """Return the JAAS entry with which a listener knows these users."""
     return f'{PLAIN} required ' + ' '.join(f'user_{user}="{password_of(user)}"' for user in users) + ';'
 
 
 def authorization_settings(users: Iterable[str], super_users: Iterable[str]) -> dict[str, str]:
-    """Return the settings of a broker that knows these users on its listener SASL_PLAINTEXT."""
+    """Return the settings of a broker whose listener SASL_PLAINTEXT knows these users."""
     return {
         'authorizer.class.name': AUTHORIZER,
         'super.users': ';'.join(f'User:{user}' for user in super_users),
@@ -38,7 +38,7 @@ def authorization_settings(users: Iterable[str], super_users: Iterable[str]) -> 
 
 
 class AuthorizedKafka(KafkaProcess):
-    """An Apache Kafka process whose clients log in. A second listener without a login is for its controller."""
+    """An Apache Kafka process whose clients log in. Its controller uses a second listener without logins."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str], users: Iterable[str],
                  super_users: Iterable[str]):

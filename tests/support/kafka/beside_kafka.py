@@ -1,4 +1,6 @@
-"""Common parts of tests that compare kbroker with Apache Kafka: both brokers, test options, known differences."""
+"""Common parts of the tests that compare kbroker with Apache Kafka: functions that start both brokers, the options of
+the tests, and a filter of known differences.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -21,20 +23,20 @@ OPTIONS: dict[str, Any] = dict(deadline=None, database=None, suppress_health_che
 
 @contextlib.contextmanager
 def both_brokers(directory: pathlib.Path, chosen: Mapping[str, str]) -> Iterator[list[KafkaProcess | BrokerProcess]]:
-    """Run Kafka and kbroker, in this order, with these settings."""
+    """Start Kafka and kbroker with these settings. Yield [Kafka, kbroker]."""
     with running(KafkaProcess(directory / 'kafka', chosen), BrokerProcess(directory / 'kbroker', chosen)) as brokers:
         yield brokers
 
 
 @contextlib.contextmanager
 def running(kafka: KafkaProcess, ours: BrokerProcess) -> Iterator[list[KafkaProcess | BrokerProcess]]:
-    """Run the brokers. kbroker may log no traceback."""
+    """Start the brokers, and yield them. At the end, raise AssertionError if kbroker logged a traceback."""
     with kafka, ours:
         yield [kafka, ours]
 
 
 def at_once(work: Callable[[Given], Done], given: Sequence[Given]) -> list[Done]:
-    """Do work for both brokers at the same time, because each call mostly waits for its broker. Return the results.
+    """Call `work` for both brokers at the same time, because a call mostly waits for its broker. Return the results.
 
     Raise an exception only when both calls have ended.
     """
@@ -43,15 +45,17 @@ def at_once(work: Callable[[Given], Done], given: Sequence[Given]) -> list[Done]
 
 
 def repeated(examples: int) -> settings:
-    """Return the options of a test that runs the same histories every time."""
+    """Return the options of a Hypothesis test that runs the same histories every time."""
     return settings(max_examples=examples, derandomize=True, phases=PHASES, **OPTIONS)
 
 
 def unexplained_lines(lines: Iterable[str], reasons: Iterable[str]) -> list[str]:
-    """Return the differences in whose text none of the patterns is found."""
+    """Return the differences that no pattern of `reasons` matches."""
     return [line for line in lines if not any(re.search(pattern, line, re.DOTALL) for pattern in reasons)]
 
 
 def unexplained_step(lines: list[str], reasons: Iterable[str]) -> list[str]:
-    """Return the differences of a step, or none if a pattern explains one of them: the others follow from it."""
+    """Return the differences of a step. Return none if a pattern explains one of them, because the other differences
+    then follow from it.
+    """
     return lines if len(unexplained_lines(lines, reasons)) == len(lines) else []

@@ -25,7 +25,8 @@ REAUTHENTICATION_MS = 600_000
 
 
 class SecuredKafka:
-    """An Apache Kafka process with a listener for each security protocol; `addresses` by that protocol."""
+    """An Apache Kafka process with a listener for each security protocol. `addresses` maps the protocol to the address.
+    """
 
     def __init__(self, directory):
         self.certificates = make_certificates(directory)

@@ -1,7 +1,8 @@
-"""A wait for the changes of metadata that a broker has acknowledged.
+"""A function that waits until a broker shows the metadata changes that it has acknowledged.
 
-Apache Kafka acknowledges a topic, config, ACL, quota or feature when its controller has written it. The broker shows it
-a moment later, in the order of the metadata log: a change is applied in full before the next one is shown.
+Apache Kafka acknowledges a change of a topic, config, ACL, quota or feature when its controller has written the change.
+The broker shows the change a moment later. It applies the changes in the order of the metadata log, each in full before
+it shows the next.
 """
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def await_shown_metadata(address: str) -> None:
 
 
 def _change(admin: Admin, mark: tuple[str, str], changes: dict[str, float | None], expected: object) -> None:
-    """Change the quotas of the mark, and wait until the broker shows them."""
+    """Change the quotas of the entity `mark`, and wait until the broker shows the `expected` quotas."""
     assert (error := admin.alter_client_quotas([mark], changes)) is None, error
     deadline = time.monotonic() + LIMIT_S
     while (found := admin.describe_client_quotas([(*mark, False)])) != expected:

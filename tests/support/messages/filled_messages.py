@@ -1,4 +1,4 @@
-"""Messages with a value in every field, for tests that compare how programs read and print them."""
+"""Messages with a value in every field. Tests compare how programs read and print these messages."""
 import random
 
 from kbroker.protocol import messages, schema
@@ -31,7 +31,8 @@ def filled(message_class: type[Message], version: int, random_source: random.Ran
         if field.type in ('bytes', 'records'):
             return random_source.randbytes(random_source.choice((0, 5, 200)))
         if 'error_code' in field.name:
-            # kafka-python reads an ApiVersions response with an error as a version 0 body.
+            # kafka-python reads an ApiVersions response with an error as a body of version 0, so this message has no
+            # error.
             return 0 if message_class is messages.ApiVersionsResponse else random_source.choice((0, 35, 90))
         return random_source.randrange(100)
 

@@ -1,4 +1,4 @@
-"""Compressed blocks in every framing that a writer may choose, and in some that no writer should."""
+"""Compressed blocks in every valid framing that a writer may choose, and in some invalid ones."""
 from __future__ import annotations
 
 import gzip
@@ -21,7 +21,7 @@ MASK = 0xFFFFFFFF
 
 
 def lz4_descriptor(flags: int, size: int = 4, extra: bytes = b'', checksum: int | None = None) -> bytes:
-    """Return the head of an LZ4 frame. `flags` are those of the FLG byte. `size` is the code of the block size."""
+    """Return the head of an LZ4 frame. `flags` is the FLG byte. `size` is the code for the largest block size."""
     descriptor = bytes((flags, size << 4)) + extra
     found = xxh32_intdigest(descriptor) >> 8 & 0xFF if checksum is None else checksum
     return b'\x04\x22\x4d\x18' + descriptor + bytes((found,))
@@ -29,7 +29,7 @@ def lz4_descriptor(flags: int, size: int = 4, extra: bytes = b'', checksum: int 
 
 def lz4_blocks(data: bytes, *, step: int = 65536, linked: bool = False, stored: bool = False,
                checksums: int | None = None) -> bytes:
-    """Return the blocks of an LZ4 frame with its end mark. `checksums` is added to the right checksum of each block."""
+    """Return the blocks of an LZ4 frame with its end mark. Add `checksums` to the correct checksum of each block."""
     blocks = b''
     for start in range(0, len(data), step):
         piece = data[start : start + step]
@@ -122,7 +122,7 @@ def damaged(block: bytes, position: int) -> bytes:
 
 def gzip_member(data: bytes, flags: int = 0, extra: bytes = b'', *, method: int = 8, crc: int = 0,
                 size: int = 0) -> bytes:
-    """Return a gzip member. `crc` and `size` are added to the right values of its trailer."""
+    """Return a gzip member. Add `crc` and `size` to the correct values in its trailer."""
     deflated = zlib.compressobj(wbits=-15)
     body = deflated.compress(data) + deflated.flush()
     head = b'\x1f\x8b' + bytes((method, flags)) + bytes(4) + b'\0\xff' + extra
@@ -242,7 +242,7 @@ def zstd(data: bytes, **options: int) -> bytes:
 
 
 def zstd_stored(data: bytes, descriptor: int, fields: bytes) -> bytes:
-    """Return a frame of stored blocks with the given bytes of its head."""
+    """Return a frame of stored blocks. `descriptor` and `fields` are bytes of its header."""
     frame = b'\x28\xb5\x2f\xfd' + bytes((descriptor,)) + fields
     for start in range(0, len(data), 1 << 17):
         piece = data[start : start + (1 << 17)]
@@ -318,14 +318,15 @@ def zstd_framings(data: bytes) -> dict[str, bytes]:
 
 
 def framings(data: bytes) -> dict[str, tuple[int, bytes]]:
-    """Return (codec, block) of every framing of the data, by name."""
+    """Return {name of the framing: (codec, block)} for every framing of the data."""
     made = {'gzip': gzip_framings, 'snappy': snappy_framings, 'lz4': lz4_framings, 'zstd': zstd_framings}
     return {f'{name}: {kind}': (codec, block)
             for name, codec in CODECS.items() for kind, block in made[name](data).items()}
 
 
 def damaged_framings(data: bytes, count: int, seed: int) -> list[tuple[int, bytes]]:
-    """Return (codec, block) of framings with random bytes changed, left out or added, mostly in their heads."""
+    """Return (codec, block) for `count` framings with random bytes changed, removed or added, mostly in their headers.
+    """
     rng = random.Random(seed)
     whole = [(codec, block) for codec, block in framings(data).values() if block]
     found = []
@@ -354,7 +355,7 @@ def _damage(block: bytearray, rng: random.Random, whole: list[tuple[int, bytes]]
 
 
 def _fix_lz4_head(block: bytearray) -> None:
-    """Make the checksum of the frame's head right."""
+    """Correct the checksum of the frame's header."""
     if block[:4] != b'\x04\x22\x4d\x18' or len(block) < 7:
         return
     end = 6 + (8 if block[4] & CONTENT_SIZE else 0) + (4 if block[4] & DICTIONARY else 0)

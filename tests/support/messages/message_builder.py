@@ -8,7 +8,7 @@ from kbroker.record.batch import encode_batch
 
 
 def build(name: str, **fields: Any) -> Any:
-    """Build the message `name` from these fields. Structs are given as dicts."""
+    """Build the message `name` from these fields. The value of a struct is a dict."""
     message_class = getattr(messages, name)
     return _build(message_class, message_class, message_class.schema.struct, fields)
 
@@ -30,7 +30,7 @@ def _build(message_class: Any, struct_class: Any, struct: Any, values: dict[str,
 
 
 def error_codes(answer: Any, fields: tuple[str, ...] = ('error_code', 'partition_error_code')) -> set[int]:
-    """Return every error code in these fields of an answer."""
+    """Return every error code in the fields of an answer with these names, nested fields included."""
     if isinstance(answer, list):
         return set().union(*(error_codes(item, fields) for item in answer))
     found = set()
@@ -41,7 +41,9 @@ def error_codes(answer: Any, fields: tuple[str, ...] = ('error_code', 'partition
 
 
 def batch_of(now_ms: int, *values: Any, **options: Any) -> bytes:
-    """Encode a batch of values, (key, value) or (timestamp in ms, key, value). The default timestamp is `now_ms`."""
+    """Encode a batch of records. A record is a value, (key, value) or (timestamp in ms, key, value). The default
+    timestamp is `now_ms`.
+    """
     records = [
         value if isinstance(value, tuple) and len(value) == 3
         else (now_ms, *value) if isinstance(value, tuple) else (now_ms, b'key', value)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for every message and version, derived from the tables."""
+"""Hypothesis strategies for every message in every version, derived from the message schemas."""
 from hypothesis import strategies as st
 
 from kbroker.protocol import messages, schema
@@ -33,7 +33,8 @@ def messages_and_versions(draw, name: str):
 
 
 def _structs(struct: schema.Struct, struct_class, message_class, version: int):
-    """Leave fields that the version lacks at their defaults: encoding drops them."""
+    """Return a strategy for a struct. Fields that the version lacks have their defaults, because encoding drops them.
+    """
     return st.builds(struct_class, **{
         field.name: _values(field, message_class, version) for field in struct.fields if version in field.versions
     })

@@ -1,4 +1,4 @@
-"""Batches of records that no writer should write: each is whole, and its checksum is right."""
+"""Batches with records that no writer should write. Each batch is complete and has the correct checksum."""
 from __future__ import annotations
 
 from kbroker.record.batch import HEADER_BYTES, encode_batch
@@ -9,7 +9,7 @@ Part = int | bytes
 
 
 def varint(value: int, least_bytes: int = 1) -> bytes:
-    """Return a zigzag varint, padded to a number of bytes."""
+    """Return a zigzag varint, padded to at least `least_bytes`."""
     raw = (value << 1 ^ value >> 63) & (1 << 64) - 1
     encoded = bytearray()
     while raw >= 0x80 or len(encoded) + 1 < least_bytes:
@@ -24,16 +24,15 @@ def joined(*parts: Part) -> bytes:
 
 def record(*, size: int = 0, attributes: int = 0, timestamp: Part = 0, offset: Part = 0, key: Part = 1,
            value: Part = 1, headers: Part = 0, behind: bytes = b'') -> bytes:
-    """Return a record of key `k` and value `v`. A number is written as a varint, bytes as they are.
-
-    `size` is added to its right length.
+    """Return a record of key `k` and value `v`. Write a number as a varint, and bytes unchanged. Add `size` to the
+    correct length of the record.
     """
     body = joined(bytes((attributes,)), timestamp, offset, key, b'k', value, b'v', headers, behind)
     return varint(len(body) + size) + body
 
 
 def odd_records() -> dict[str, list[bytes]]:
-    """Return the records of batches by name. The first batches are sound."""
+    """Return {name of a batch: its records}. The first batches are valid."""
     good = record()
     name = joined(1, b'h')
     return {
@@ -104,7 +103,9 @@ def odd_records() -> dict[str, list[bytes]]:
 
 
 def null_record(part: str, length: int) -> bytes:
-    """Return a record whose `part` (key, value, or the value of a header) has a length below 0 and no bytes."""
+    """Return a record in which one part has a negative length and no bytes. `part` is the key, the value, or the value
+    of a header.
+    """
     key, value, headers = joined(1, b'k'), joined(1, b'v'), joined(0)
     if part == 'key':
         key = varint(length)
@@ -129,13 +130,13 @@ def batch_of_records(records: list[bytes], base_timestamp_ms: int, *, count: int
 
 
 def framed(codec: int, block: bytes, count: int, base_timestamp_ms: int) -> bytes:
-    """Return the batch with this compressed block of `count` records."""
+    """Return a batch around this compressed block of `count` records."""
     batch = batch_of_records([b''], base_timestamp_ms, count=count)[:HEADER_BYTES] + block
     return finished(batch, {8: (len(batch) - 12).to_bytes(4, 'big'), 22: bytes((codec,))})
 
 
 def finished(batch: bytes | bytearray, changes: dict[int, bytes]) -> bytes:
-    """Return a batch with bytes replaced at positions, and with a matching checksum."""
+    """Return a batch after `changes`, which maps positions to new bytes, with a matching checksum."""
     changed = bytearray(batch)
     for position, replacement in changes.items():
         changed[position : position + len(replacement)] = replacement

@@ -10,13 +10,14 @@ PART_BYTES = 512
 class CuttingProxy(TcpProxy):
     """A proxy that cuts each connection after a number of bytes while `cuts` is true.
 
-    The seed and the number of the connection fix the number of bytes. A cut may be anywhere in a request or an answer.
+    The seed and the number of the connection fix the number of bytes. A cut may happen anywhere in a request or an
+    answer.
     """
 
     def __init__(self, seed, most_bytes=MOST_BYTES):
         self.cuts = False
         self.count = 0
-        """The connections that were cut."""
+        """The number of connections that were cut."""
         self._seed, self._most_bytes = seed, most_bytes
         self._shares = {}
         super().__init__()

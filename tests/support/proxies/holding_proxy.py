@@ -10,12 +10,10 @@ LIMIT_S = 120
 
 
 class HoldingProxy(TcpProxy):
-    """A proxy that reads requests. When it takes one, it closes the connection to the client, but not the one to the
-    broker.
-
-    After `hold`, it keeps the next request with an API key until `release`. After `lose_answer`, it forwards the next
-    request with an API key, and closes the client's connection when the broker has answered. `requests` has (number of
-    the connection, API key, version) of each request that was forwarded.
+    """A proxy that reads requests, and intercepts one when the test asks for it. `hold` makes it keep the next request
+    with an API key until `release`. `lose_answer` makes it forward the next request with an API key and withhold the
+    answer. In both cases it closes the connection to the client, but not the connection to the broker. `requests` has
+    (number of the connection, API key, version) for each forwarded request.
     """
 
     def __init__(self):
@@ -45,7 +43,7 @@ class HoldingProxy(TcpProxy):
         return self.answer()
 
     def answer(self):
-        """Return the version of the taken request and the bytes of its answer."""
+        """Return the version of the intercepted request and the bytes of its answer."""
         assert self._taken.wait(LIMIT_S)
         return struct.unpack('>h', self._kept[1][6:8])[0], self._answers.get(timeout=LIMIT_S)
 
@@ -72,7 +70,7 @@ class HoldingProxy(TcpProxy):
             return True
 
     def to_client(self, link):
-        """Forward answers to the client. Keep the answer to the taken request for the test."""
+        """Forward answers to the client. Keep the answer to the intercepted request for the test."""
         while True:
             head = read_exactly(link.broker, 4)
             answer = read_exactly(link.broker, struct.unpack('>i', head)[0])

@@ -13,19 +13,18 @@ from kbroker.protocol.api_keys import ApiKey
 
 MOST_DELAY_S = 0.3
 OVERDUE_S = 30
-"""The time within which a broker must answer a request. No request of these clients waits longer."""
+"""The time within which a broker must answer a request. These clients send no request that waits longer."""
 LAST_VERSIONS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.ADD_OFFSETS_TO_TXN: 3, ApiKey.END_TXN: 4,
                  ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.PRODUCE: 11}
-"""The versions of clients from before KIP-890."""
+"""The request versions that clients from before KIP-890 send."""
 
 
 class RandomCutProxy(TcpProxy):
-    """A proxy that cuts a connection at one of `frames` frames while `cuts` is true.
-
-    It cuts before, in or after the frame. Or it cuts only the client's connection and delivers the request to the
-    broker later: this is a late request. `counts` has the number of each kind. `refused_live` has the refusals that a
-    client received, as (API key, connection). Each is a fault of the broker, because a client that receives an answer
-    has not given up its connection. `overdue` has the requests that the broker has not answered.
+    """A proxy that cuts connections while `cuts` is true, on average at one of `frames` frames. It cuts before, in or
+    after the frame. Or it cuts only the client's connection and delivers the frame to the broker later, as a late
+    request. `counts` has the number of each kind of cut. `refused_live` has (API key, connection) for each refusal that
+    a client received. Each is a fault of the broker, because a client that receives an answer has not given up its
+    connection. `overdue` has the requests that the broker has not answered.
     """
 
     KINDS = ('before', 'within', 'after', 'late')

@@ -1,7 +1,8 @@
-"""A proxy between the clients of a Spark query and a broker. It stops a request or an answer until the test releases
+"""A proxy between the clients of a Spark query and a broker. It holds a request or an answer until the test releases
 it.
 
-A test stops a query at a step of its protocol, kills or restarts a process, and then forwards or discards the step.
+With it, a test stops a query at a step of its protocol, kills or restarts a process, and then forwards or discards the
+step.
 """
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from kbroker.protocol.codec import decode, decode_prefix
 
 LIMIT_S = 400
 JUDGE = 'judge'
-"""The client.id of the test. Its requests are no steps."""
+"""The client.id of the test's own client, whose requests do not count as steps."""
 STEPS = {ApiKey.PRODUCE: 'Produce', ApiKey.INIT_PRODUCER_ID: 'InitProducerId', ApiKey.END_TXN: 'EndTxn',
          ApiKey.LIST_TRANSACTIONS: 'ListTransactions', ApiKey.DESCRIBE_TRANSACTIONS: 'DescribeTransactions'}
 REQUEST, ANSWER = 'request', 'answer'
 
 
 class Step(NamedTuple):
-    """A request of a query or its answer: the API, the transactional id or topic, and the side."""
+    """A request of a query, or the answer to it: the API, the transactional id or topic, and `request` or `answer`."""
 
     api: str
     subject: str
@@ -38,7 +39,7 @@ class Step(NamedTuple):
 
 
 class Stop:
-    """A step at which the proxy stops once. Until the release, its request or its answer has not arrived."""
+    """A step at which the proxy stops once. The request or answer of the step does not arrive before the release."""
 
     def __init__(self, pattern: str, after: str, skipped: int):
         self._after = after
@@ -63,14 +64,14 @@ class Stop:
         return self._left < 0
 
     def hold(self, port: int) -> bool:
-        """Wait for the release. Return whether to forward the step."""
+        """Wait until the test releases the step. Return whether to forward it."""
         self.port = port
         self._reached.set()
         self._released.wait()
         return not self._is_lost
 
     def wait(self) -> Stop:
-        """Wait until the query stops here."""
+        """Wait until the query has reached this step."""
         assert self._reached.wait(LIMIT_S), f'no step {self._pattern}'
         return self
 
@@ -85,9 +86,8 @@ class Stop:
 
 
 class StoppingProxy(TcpProxy):
-    """A proxy whose address the broker must advertise. `steps` has the steps that it has received.
-
-    `watch` maps the beginnings of transactional ids and names of topics to the subjects of steps.
+    """A proxy whose address the broker must advertise. `steps` has the steps that it has received. `watch` gives the
+    transactional ids and topics their short names in steps.
     """
 
     def __init__(self) -> None:
@@ -97,11 +97,13 @@ class StoppingProxy(TcpProxy):
         self._topics: dict[Any, str] = {}
         self._lock = threading.Lock()
         self._awaited: dict[tuple[int, int], tuple[Step, int, int]] = {}
-        """The step of an answer with the API key and version, by connection and correlation id."""
+        """Maps (connection, correlation id) to the step of the expected answer, with the API key and the version."""
         super().__init__()
 
     def watch(self, subjects: dict[str, str]) -> None:
-        """Forget all steps and stops. Name the subjects of later ones by the beginnings of ids and topics."""
+        """Forget all steps and stops. `subjects` maps the beginning of a transactional id or topic to the name that
+        later steps have for it.
+        """
         for stop in self._stops:
             stop.lose()
         with self._lock:

@@ -9,14 +9,14 @@ AFTER_FAILURE_S = 0.05
 
 
 class Link:
-    """A connection of a client and the matching connection to the broker. `number` counts the links."""
+    """A connection of a client and the matching connection to the broker. `number` counts the links of the proxy."""
 
     def __init__(self, number, client, broker):
         self.number, self.client, self.broker = number, client, broker
         self.notes = {}
-        """Data of a subclass about the link."""
+        """Data about the link that a subclass of TcpProxy keeps."""
         self.keeps_broker = False
-        """True if the client's connection may end while the one to the broker stays open."""
+        """True if the connection to the broker stays open when the client's connection ends."""
 
     def close(self):
         shut(self.client)
@@ -27,8 +27,8 @@ class Link:
 class TcpProxy(ABC):
     """A proxy on a port of 127.0.0.1 for the broker at `target`, an address that may change.
 
-    A subclass forwards: `to_broker` and `to_client` run in threads of their own, until a connection ends or they
-    return. Without a broker, the proxy closes each connection that it accepts.
+    A subclass forwards the bytes. Its methods `to_broker` and `to_client` run in separate threads, until a connection
+    ends or one of them returns. While the broker is down, the proxy closes each connection that it accepts.
     """
 
     def __init__(self):

@@ -1,7 +1,6 @@
-"""Runs functions in a process of their own, because they change or use up something that a process has only once.
-
-A process that ran other tests has threads of client libraries and garbage with open files. Both open and close
-descriptors at any time.
+"""Runs a function in a new process, because the function changes or uses up something that a process has only once,
+such as its file descriptors. In a process that ran other tests, threads of client libraries and the garbage collector
+open and close descriptors at any time.
 """
 from __future__ import annotations
 
@@ -20,7 +19,9 @@ getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(pathlib.Path(sys.argv
 
 
 def run_alone(function: Callable[[pathlib.Path], None], directory: pathlib.Path) -> None:
-    """Call a function of a module below `tests` in a new process. Raise AssertionError if it fails."""
+    """Call a function of a module below `tests` in a new process, with `directory` as its argument. Raise
+    AssertionError if it fails.
+    """
     done = subprocess.run(
         [sys.executable, '-c', PROGRAM, str(TESTS), function.__module__, function.__name__, str(directory)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)

@@ -1,4 +1,4 @@
-"""A headless browser that returns a page as HTML after its script has run, or as pixels."""
+"""A headless browser that opens a page and returns its HTML, after its script has run, or its pixels."""
 import contextlib
 import json
 import os
@@ -41,13 +41,13 @@ def _run(page, fragment, *arguments):
 
 
 def _end_session(process):
-    """Kill the browser with the processes that it started."""
+    """Kill the browser and the processes that it started."""
     with contextlib.suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, signal.SIGKILL)
 
 
 class Picture:
-    """The pixels of a PNG with 8 bits a channel, as screenshots are. A colour is (red, green, blue)."""
+    """The pixels of a PNG screenshot, which has 8 bits a channel. A colour is (red, green, blue)."""
 
     def __init__(self, data):
         assert data[:8] == b'\x89PNG\r\n\x1a\n'
@@ -108,7 +108,9 @@ class OpenPage:
         self._session = None
         self._buffered = b''
         self.faults = []
-        """Texts of the errors that the page's script raised, and of violations of its content policy."""
+        """The texts of the errors that the page's script raised, and of the violations of the page's content security
+        policy.
+        """
 
     def __enter__(self):
         with contextlib.ExitStack() as opened:
@@ -121,7 +123,7 @@ class OpenPage:
         self._opened.close()
 
     def _start(self, opened):
-        """Start the browser. Register its end in `opened`."""
+        """Start the browser. Register in `opened` that it is ended later."""
         profile = opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         with contextlib.ExitStack() as inherited:
             read_end, self._to = os.pipe()
@@ -151,7 +153,8 @@ class OpenPage:
         self._until(lambda message: message.get('method') == 'Page.loadEventFired')
 
     def value(self, expression):
-        """Return the value of the expression in the page after the next frame is drawn."""
+        """Wait until the page has drawn its next frame. Then evaluate the expression in the page, and return its value.
+        """
         drawn = f'new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({expression}))))'
         answer = self._ask('Runtime.evaluate', expression=drawn, awaitPromise=True, returnByValue=True)
         assert 'exceptionDetails' not in answer, answer['exceptionDetails']

@@ -1,4 +1,5 @@
-"""Archives of the classes of Java programs. A virtual machine that maps an archive starts in two thirds of the time."""
+"""Archives of the classes of Java programs. With an archive, a virtual machine needs two thirds of the time to start.
+"""
 from __future__ import annotations
 
 import hashlib
@@ -11,11 +12,10 @@ from support.runner.machine_requirements import locked
 
 def archive_options(place: pathlib.Path, class_path: Sequence[pathlib.Path],
                     train: Callable[[list[str]], None]) -> list[str]:
-    """Return the options with which a virtual machine uses the archive of a class path. The archive is kept in `place`.
-
-    `train` runs a program with the options that it receives. The archive then contains the classes that this program
-    loaded. Another version of Java or other jars need another archive. Each archive has its own lock, so that a long
-    training delays only the tests that need this archive.
+    """Return the options with which a virtual machine uses the archive of a class path. Create the archive in `place`
+    if it is missing: `train` runs a program with the options that it receives, and the archive then contains the
+    classes that this program loaded. Each version of Java and each set of jars has a separate archive. Each archive has
+    its own lock, so that a long training delays only the tests that need this archive.
     """
     archive = place / f'{_digest(class_path)}.jsa'
     with locked(archive.with_suffix('.lock')):

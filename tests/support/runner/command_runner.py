@@ -10,17 +10,19 @@ from click.testing import CliRunner
 ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = {name: place.partition(':')[0]
            for name, place in tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts'].items()}
-"""The entry point modules by the command names that users type."""
+"""Maps the command names that users type to the modules of their entry points."""
 
 
 def run_command(name, *arguments, stdin='', timeout=180, env=None):
-    """Run `kbroker-<name>` with these arguments to its end. Return stdout, stderr and returncode."""
+    """Run `kbroker-<name>` with these arguments, and wait until it ends. Return the CompletedProcess, with stdout,
+    stderr and returncode.
+    """
     return subprocess.run(command_line(name, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout,
                           check=False, cwd=ROOT, env=env)
 
 
 def run_in_process(name, *arguments):
-    """Run a command within this process. This is many times faster than a process of its own."""
+    """Run a command within this process. This is many times faster than starting a process."""
     done = CliRunner().invoke(main_of(name), list(map(str, arguments)), prog_name=f'kbroker-{name}')
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -30,8 +32,8 @@ def run_in_process(name, *arguments):
 def run_until_idle(run, is_all):
     """Return the result of a command that ends when no record arrives for a time. `run` is called with that time in ms.
 
-    A slow machine may need longer for the first record. So the command runs again with more time until `is_all` accepts
-    the result.
+    A slow machine may need longer for the first record. The command is therefore repeated with more time until `is_all`
+    accepts the result.
     """
     done = run('3000')
     return done if is_all(done.stdout) else run('60000')

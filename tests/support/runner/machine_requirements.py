@@ -17,7 +17,7 @@ JUDGES = ROOT / 'build' / 'judges'
 
 TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'go': ('go',), 'browser': ('chromium',),
          'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',)}
-"""The programs that a test needs, by its marker."""
+"""Maps a marker to the programs that its tests need."""
 
 
 def check_tools(item: pytest.Item) -> None:
@@ -28,7 +28,9 @@ def check_tools(item: pytest.Item) -> None:
 
 
 def do_without(marker: str, reason: str) -> NoReturn:
-    """Skip the test with the reason. Fail instead if KBROKER_REQUIRE, such as `jvm,node`, lists the marker."""
+    """Skip the test with the reason. If the variable KBROKER_REQUIRE (for example `jvm,node`) lists the marker, fail
+    the test instead.
+    """
     if marker in os.environ.get('KBROKER_REQUIRE', '').split(','):
         pytest.fail(f'{marker}: {reason}', pytrace=False)
     pytest.skip(f'{marker}: {reason}')
@@ -36,7 +38,7 @@ def do_without(marker: str, reason: str) -> NoReturn:
 
 @contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """Create a file and hold its lock. Only one process at a time has it."""
+    """Create a file and hold its lock, which only one process can hold at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,6 +47,8 @@ def locked(path: pathlib.Path) -> Iterator[None]:
 
 @contextmanager
 def fetching() -> Iterator[None]:
-    """Hold the lock under which one process fetches or compiles a judge. The other processes then find the result."""
+    """Hold the lock under which a process fetches or compiles a judge. Processes that waited for the lock find the
+    result.
+    """
     with locked(JUDGES / 'lock'):
         yield

@@ -1,4 +1,5 @@
-"""The packages that pyproject.toml leaves out on this version of Python, because they have no wheels for it yet."""
+"""The packages that pyproject.toml does not require on this version of Python, because they have no wheels for it yet.
+"""
 from __future__ import annotations
 
 import sys
@@ -12,11 +13,11 @@ from packaging.requirements import Requirement
 from support.brokers.broker_process import ROOT
 
 MODULES = {'google-re2': ('re2',), 'moto': ('moto', 'boto3')}
-"""The modules of packages whose module has another name than the package."""
+"""Maps a package to its module, for packages whose module has a different name."""
 
 
 def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the packages that the markers of the tests' requirements exclude, by the names of their modules."""
+    """Return {name of the module: package} for the packages that the tests require, but not in this environment."""
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     requirements = map(Requirement, project['optional-dependencies']['test'])
     return {module: each.name for each in requirements
@@ -25,9 +26,8 @@ def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str,
 
 
 class SkipImports:
-    """A finder that skips the test, or the test file, that imports one of these packages. Python asks this finder last.
-
-    Any other missing module stays an error.
+    """A module finder that skips the test, or the test file, that imports one of these packages. Python calls this
+    finder last. The import of any other missing module still fails.
     """
 
     def __init__(self, packages: Mapping[str, str]):

@@ -12,11 +12,13 @@ def text_of(page):
 
 
 def blocks(page, language):
-    """Return the fenced blocks of a page that are in this language."""
+    """Return the fenced blocks of a page that have this language."""
     return re.findall(rf'^```{language}\n(.*?)^```', text_of(page), re.MULTILINE | re.DOTALL)
 
 
 def rows_of_table(page, head):
-    """Return the cells of the table of a page whose first column has this head. The page must have exactly one."""
+    """Return the cells of a table of a page. `head` is the head of the table's first column. The page must have exactly
+    one table with this head.
+    """
     table, = re.findall(rf'^\| {re.escape(head)} \|.*\n\|[-:|]+\n((?:\|.*\n)*)', text_of(page), re.MULTILINE)
     return [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines()]

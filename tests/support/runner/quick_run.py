@@ -5,7 +5,7 @@ import pytest
 from support.runner.xdist_scheduling import LONGEST
 
 NEEDS_MORE = ('jvm', 'node', 'browser', 'valgrind', 'strace')
-"""The markers of tests that need a program which is slow, or often missing."""
+"""The markers of tests that need a slow program, or one that machines often lack."""
 
 SLOW = (
     *LONGEST,
@@ -24,7 +24,9 @@ SLOW = (
     'tests/transaction/test_any_history.py',
     'tests/verifying/test_planted_bugs.py',
 )
-"""Directories and files whose tests take a third of the time of all tests that need no other program."""
+"""The slow directories and files that the quick run omits. Of all tests that need no other program, theirs take a third
+of the time.
+"""
 
 
 def is_quick(item: pytest.Item) -> bool:

@@ -1,12 +1,12 @@
-"""Runs each failed test a second time, alone, after all others have ended.
+"""Runs each failed test a second time, alone, after all tests have ended.
 
 A run in several processes on a busy machine makes some tests wait too long for a program, a disk or a port. Such a test
-passes on a quiet machine. So each test that fails runs again in a process of its own. The run fails if one of them
-fails again. Otherwise it succeeds, and its end lists each test that passed alone, with its first failure. The reports
-of all first failures remain in the output.
+passes on a quiet machine. Each test that fails therefore runs again in a separate process. The run fails if one of
+these tests fails again. Otherwise it succeeds, and its summary lists each test that passed alone, with its first
+failure. The reports of all first failures remain in the output.
 
-`attempts` is for measurements of processor time: it repeats a test within the run, and reports only the last attempt.
-If all attempts are too slow, the test fails and runs again here.
+The module `attempts` repeats measurements of processor time within the run, and reports only the last attempt. If all
+attempts are too slow, the test fails, and this module runs it again.
 """
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 MOST = 10
-"""More failures than this are not repeated: they come from the code, and repeating them would take long."""
+"""The number of failures above which no test is repeated: so many failures come from the code, and repeating them would
+take long.
+"""
 LONGEST_LINE = 160
 
 
@@ -31,9 +33,8 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def register(config: pytest.Config) -> None:
-    """Let the run repeat failed tests. With xdist, the controlling process repeats them.
-
-    Nothing runs again with --once, with -x or another bound on failures, or with a debugger.
+    """Make the run repeat failed tests. With xdist, the controlling process repeats them. No test is repeated with
+    --once, with -x or another bound on failures, or with a debugger.
     """
     if not (hasattr(config, 'workerinput') or config.option.once or config.option.maxfail or config.option.usepdb):
         config.pluginmanager.register(SecondRuns(config), 'second-runs')
@@ -45,12 +46,12 @@ class SecondRuns:
     def __init__(self, config: pytest.Config):
         self._config = config
         self._failures: dict[str, str] = {}
-        """The first failure of each test in one line, by the test's id."""
+        """Maps each failed test's id to its first failure in one line."""
         self._is_repeatable = True
-        """True if all failures are from tests, none of which is a soak."""
+        """True if each failure is one of a test, and none of these tests is a soak."""
         self._passed: list[str] = []
         self._failed: dict[str, str] = {}
-        """The failure in the second run, by the test's id."""
+        """Maps the ids of the tests that failed again to the failure of the second run."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -62,7 +63,7 @@ class SecondRuns:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Run the failed tests again, once all processes of xdist have ended."""
+        """Run the failed tests again. Pytest calls this when all processes of xdist have ended."""
         if exitstatus != pytest.ExitCode.TESTS_FAILED or not self._is_repeatable or len(self._failures) > MOST:
             return
         reporter = self._config.pluginmanager.get_plugin('terminalreporter')
@@ -79,7 +80,7 @@ class SecondRuns:
             session.exitstatus = pytest.ExitCode.OK
 
     def _run_alone(self, nodeid: str) -> str | None:
-        """Run a test in a process of its own, with the options of this run. Return its failure, or None."""
+        """Run a test in a new process, with the options of this run. Return its failure, or None if it passed."""
         given = self._config.invocation_params
         chosen = set(self._config.option.file_or_dir)
         options = [option for option in map(os.fspath, given.args) if option not in chosen]
@@ -95,7 +96,7 @@ class SecondRuns:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Iterator[None]:
-        """Write the lists behind all other parts of the summary."""
+        """Write the tests that passed alone, and those that failed again, at the end of the summary."""
         yield
         if self._passed:
             terminalreporter.section('passed alone')

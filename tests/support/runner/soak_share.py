@@ -1,7 +1,7 @@
 """The share of its work that a soak does: `make soak SOAK_SHARE=0.1`.
 
 A test with a duration or a count does this share of it. A test function with many cases runs this share of the cases,
-and at least one. So even a short soak runs every test function that is marked `soak`.
+and at least one. Even a short soak therefore runs every test function that is marked `soak`.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar('T')
 
 
 def soak_share_of_text(text: str) -> float:
-    """Return the share that an option names. Raise ArgumentTypeError unless it is above 0 and at most 1."""
+    """Parse the value of the option. Return the share. Raise ArgumentTypeError unless it is above 0 and at most 1."""
     try:
         share = float(text)
     except ValueError:
@@ -25,12 +25,12 @@ def soak_share_of_text(text: str) -> float:
 
 
 def share_of(count: int, share: float, least: int = 1) -> int:
-    """Return the share of a count. It is at least `least` and at most the count."""
+    """Return this share of `count`, but at least `least` and at most `count`."""
     return min(count, max(least, round(count * share)))
 
 
 def sample(values: Sequence[T], share: float, seed: int) -> list[T]:
-    """Return the share of the values, at least one, in their order and at equal distances. The seed shifts the choice.
+    """Return this share of the values, at least one, in their order and at equal distances. The seed shifts the choice.
     """
     count = len(values)
     chosen = share_of(count, share)
@@ -38,7 +38,7 @@ def sample(values: Sequence[T], share: float, seed: int) -> list[T]:
 
 
 def left_out(nodeids: Sequence[str], share: float, seed: int) -> set[str]:
-    """Return the cases that a soak of this share leaves out of its test functions."""
+    """Return the test ids that a soak of this share omits."""
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for nodeid in nodeids:
         functions[nodeid.partition('[')[0]].append(nodeid)

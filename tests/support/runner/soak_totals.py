@@ -15,12 +15,12 @@ KINDS = ('simulated histories', 'power cuts', 'failed writes and syncs',
          'mutated tokens of logins', 'fuzz runs', 'minutes of processor time of fuzzing',
          'histories beside Apache Kafka', 'minutes of random cuts', 'minutes of kbroker-verify',
          'minutes of mixed load')
-"""The rows of the table."""
+"""The kinds of counts, which are the rows of the table."""
 _ROW = re.compile(r'^\| ([^|]+?) \| ([\d,]+) \|$', re.MULTILINE)
 
 
 def counts_of(properties: Iterable[tuple[str, object]]) -> Counter[str]:
-    """Return the counts in the properties of test reports, by kind."""
+    """Return {kind: sum of the counts} of the properties of test reports."""
     found: Counter[str] = Counter()
     for name, value in properties:
         if name == PROPERTY:

@@ -1,8 +1,9 @@
-"""Writes docs/tests.md, which says which test files cover a KIP and a promise. Run as a program, it takes no options.
+"""Writes docs/tests.md, which says which test files cover each KIP and each promise. The program takes no options.
 
 A test file covers a KIP that it names. It also covers the KIPs in the docstring of a module that it imports, if the
-module lies in the room of the same name: tests/log tests kbroker/log. In tests/apis, the name of a request stands for
-the module of its API. A test file covers the promises of docs/design.md that its own text names by their numbers.
+module is in the package that has the same name as the directory of the test: tests/log tests kbroker/log. In
+tests/apis, a test that names a request also covers the KIPs of the module of the request's API. A test file covers the
+promises of docs/design.md whose numbers it names.
 """
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Mapping
 ROOT = pathlib.Path(__file__).parents[3]
 PAGE = ROOT / 'docs' / 'tests.md'
 PACKAGES = {'tools': 'kbroker_tools', 'verifying': 'kbroker_tools.verify', 'spark': 'kbroker_tools.spark'}
-"""The packages that directories of tests test, unless it is kbroker's package of the same name."""
+"""Maps a directory of tests to the package that it tests. Any other directory tests the package of kbroker with the
+same name.
+"""
 SUFFIXES = ('.py', '.pyx', '/__init__.py')
 DOCSTRING = re.compile(r'(?:#.*\n|\s)*"""(.*?)"""', re.DOTALL)
 REQUEST = re.compile(r"\b([A-Z]\w+)Request\b|\bask\w*\('([A-Z]\w+)'")
@@ -32,7 +35,7 @@ test. All paths begin in `tests/`.
 
 
 def files_with_tests() -> list[pathlib.Path]:
-    """Return the files with tests, in the order of their names."""
+    """Return the paths of all test files, sorted."""
     return sorted((ROOT / 'tests').rglob('test_*.py'))
 
 
@@ -63,7 +66,7 @@ def kips_of_module(name: str) -> set[int]:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of modules, and of names that may be modules, that a file imports."""
+    """Yield the modules that a file imports. For `from a import b`, yield `a` and `a.b`, because b may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
@@ -73,14 +76,14 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def is_tested(module: str, file: pathlib.Path) -> bool:
-    """Return whether a module is in the room that the directory of a test file tests."""
+    """Return whether a module is in the package that the directory of a test file tests."""
     rooms = file.relative_to(ROOT / 'tests').parts[:-1]
     room = PACKAGES.get(rooms[0], f'kbroker.{rooms[0]}') if rooms else 'kbroker.'
     return module.startswith(room)
 
 
 def apis_in(text: str) -> Iterator[str]:
-    """Yield the modules of the APIs whose requests a test sends."""
+    """Yield the modules of the APIs whose requests the text of a test names."""
     for name in {name for names in REQUEST.findall(text) for name in names if name}:
         module = re.sub(r'(?<=[a-z])(?=[A-Z])', '_', name).lower()
         yield from (f'kbroker.apis.{module}', f'kbroker.apis.{module}.{module}')
@@ -100,14 +103,14 @@ def subject_of(file: pathlib.Path) -> str:
 
 
 def promises_of_design() -> dict[int, str]:
-    """Return the promises of docs/design.md by their numbers."""
+    """Return {number: promise} of the promises in docs/design.md."""
     section = (ROOT / 'docs' / 'design.md').read_text().partition('\n## Promises\n')[2].partition('\n## ')[0]
     return {int(number): ' '.join(text.split())
             for number, text in re.findall(r'^(\d)\. (.*(?:\n   .*)*)', section, re.MULTILINE)}
 
 
 def by_key(found: Mapping[str, set[int]]) -> dict[int, list[str]]:
-    """Return the names for each key."""
+    """Invert a mapping from names to keys: return {key: names}."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     for name, keys in found.items():
         for key in keys:

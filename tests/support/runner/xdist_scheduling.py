@@ -8,13 +8,12 @@ from xdist.scheduler import LoadScopeScheduling
 SESSION = tuple(f'tests/spark/test_spark_{name}.py'
                 for name in ('session', 'ingest', 'judged', 'secured', 'protobuf', 'sink', 'sink_faults', 'pipeline',
                              'pipeline_kills'))
-"""The files that share a Spark session. One process runs them all."""
+"""The test files that share a Spark session. One process runs all of them."""
 WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/',
            'tests/applications/', 'tests/client/test_client_exactly_once.py')
-"""The slow directories and files whose tests mostly wait for other programs, in the order in which they start.
-
-Those of `tests/jvm` wait most. They come second, so that they run at the same time as the Spark session, which waits
-least.
+"""The slow directories and files whose tests mostly wait for other programs, in the order in which they start. The
+tests of `tests/jvm` wait most. They come second, so that they run at the same time as the tests of the Spark session,
+which wait least.
 """
 BUSY = ('tests/fuzz/', 'tests/verifying/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
 """The slow directories and files whose tests use a processor all the time, the slowest last."""
@@ -24,12 +23,11 @@ LONG_RUN = 'tests/endurance/'
 
 
 class Scheduler(LoadScopeScheduling):
-    """A scheduler that gives the next file to a free process. All tests of a file share one process, so their fixtures
-    are created once.
-
-    The first process and every second one after it get files from the front of the queue, where tests wait. The others
-    get files from its end, where tests are busy. So both kinds run at the same time. The short files are in the middle
-    and run last, because a slow file that started late would run after the other processes have ended.
+    """A scheduler that gives the next file to a free process. All tests of a file run in one process, so their fixtures
+    are created once. Processes 0, 2, 4 and so on get files from the front of the queue, whose tests mostly wait.
+    Processes 1, 3, 5 and so on get files from its end, whose tests use a processor all the time. Both kinds of tests
+    therefore run at the same time. The short files are in the middle and run last, because a slow file that started
+    late would run after the other processes have ended.
 
     Three processes suit two cores, because two of them mostly wait.
     """
@@ -49,7 +47,7 @@ class Scheduler(LoadScopeScheduling):
 
 
 def priority(nodeid: str) -> int:
-    """Return the sort key of a test: its place in the queue. Tests with equal keys keep their order."""
+    """Return the sort key of a test, which gives its place in the queue. Tests with equal keys keep their order."""
     for number, place in enumerate(WAITING):
         if nodeid.startswith(place):
             return number - len(WAITING)

@@ -1,7 +1,6 @@
-"""A coordinator and a ledger in memory for the protocol of the Spark sink, and processes that use them in turns.
-
-Each call of a process is a turn, so another process can act between any two calls. A process is a thread that runs only
-while the schedule waits for it, so a seed repeats its schedule.
+"""A coordinator and a ledger in memory for the protocol of the Spark sink, and processes that use them in turns. A
+process makes one call in each turn, so another process can act between any two calls. A process is a thread that runs
+only while the schedule waits for it, so a seed always produces the same schedule.
 """
 from __future__ import annotations
 
@@ -42,14 +41,14 @@ class TaskTransaction:
 
 @dataclass
 class Written:
-    """An undecided transaction of a driver."""
+    """A transaction that a driver wrote and has not decided."""
 
     staged: Sequence[Staged]
     decision: Decision
 
 
 class Coordinator:
-    """The broker. Its clock advances by a millisecond with each turn."""
+    """A model of the broker. Its clock advances by a millisecond with each turn."""
 
     def __init__(self, transaction_version: int = 2, has_two_phase: bool = True):
         self.facts = BrokerFacts('cluster', transaction_version, has_two_phase)
@@ -88,7 +87,7 @@ class Coordinator:
         task.rows.append(row)
 
     def end(self, handle: Handle, commit: bool) -> bool:
-        """End the transaction. Return whether it has this outcome."""
+        """End the transaction. Return whether its outcome is the requested one."""
         task = self.tasks.get(handle.transactional_id)
         if task is None or task.pair != handle.pair:
             return False
@@ -100,7 +99,7 @@ class Coordinator:
         return task.state == wanted
 
     def decide(self) -> None:
-        """Commit the drivers' transaction."""
+        """Commit the open transaction of the drivers."""
         assert self.open_decision is not None
         staged, decision = self.open_decision.staged, self.open_decision.decision
         rows = [row for message in staged for row in message.chunks]
@@ -119,8 +118,8 @@ class Coordinator:
 class MemoryStore:
     """The protocol's store.
 
-    It calls `turn` before each effect. `loses_answer` returns whether the answer to a decision is lost. `lacks_one`
-    returns whether a list lacks a transaction, as it does while a coordinator moves.
+    It calls `turn` before each effect. `loses_answer` returns whether the answer to the next decision is lost.
+    `lacks_one` returns whether the next list lacks a transaction, as a list may while a coordinator moves.
     """
 
     def __init__(self, coordinator: Coordinator, turn: Callable[[], None] = lambda: None,
@@ -159,7 +158,7 @@ class MemoryStore:
         return Visible(self.decisions(prefix), False)
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
-        """Return None: `tick` ends transactions at once."""
+        """Return None: there is no interval, because `tick` ends transactions as soon as they expire."""
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         self._turn()
@@ -211,7 +210,7 @@ class MemoryStore:
 
 
 class Process:
-    """A thread that runs while `run_turn` waits for it, up to its next call of `turn`."""
+    """A thread that runs only while `run_turn` waits for it. It runs up to its next call of `turn`."""
 
     def __init__(self, work: Callable[[Process], None]):
         self.is_over = False
@@ -225,7 +224,8 @@ class Process:
         self._thread.start()
 
     def turn(self) -> None:
-        """Wait until the schedule lets the process continue. The process itself calls this."""
+        """End the turn, and wait until the schedule starts the next one. The thread of the process calls this method.
+        """
         self._has_run.release()
         assert self._may_run.acquire(timeout=LIMIT_S)
         if self._dies:

@@ -1,4 +1,6 @@
-"""A broker behind a StoppingProxy, for queries of the Spark sink, and the checks of the records that they leave."""
+"""A broker behind a StoppingProxy for queries that write with the Spark sink, and checks of the records that the
+queries wrote.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -36,11 +38,11 @@ STEPS = {
         'Produce task rows', 'DescribeTransactions task', 'Produce driver ledger', 'EndTxn driver commit',
         'EndTxn task commit') for side in _SIDES],
 }
-"""The steps of a micro-batch in their order, for each writer."""
+"""Maps each writer to the steps of a micro-batch, in their order."""
 
 
 class SinkPlace:
-    """A broker whose clients connect through `proxy`. A test may kill it and start it again."""
+    """A broker whose clients connect through `proxy`. A test may kill and restart the broker."""
 
     def __init__(self, kind: str, directory: pathlib.Path):
         self.kind = kind
@@ -56,10 +58,11 @@ class SinkPlace:
         self.proxy.target = self.broker.address
 
     def kill9(self) -> None:
-        """Kill the broker. Apache Kafka first writes the markers of all decided transactions.
+        """Kill the broker. For Apache Kafka, first wait until it has written the markers of all decided transactions.
 
-        Apache Kafka 4.3 may skip markers that it has not written when it is killed. After the start, its coordinator
-        treats a partition that has no leader yet as a deleted one, and completes the transaction without its marker.
+        Apache Kafka 4.3 may skip markers that it has not written when it is killed. After the restart, its coordinator
+        treats a partition without a leader as a deleted one, and completes the transaction without the partition's
+        marker.
         """
         if self.kind == APACHE_KAFKA:
             self._await_markers()
@@ -80,7 +83,7 @@ class SinkPlace:
 
 @contextlib.contextmanager
 def serving(kind: str, directory: pathlib.Path) -> Iterator[SinkPlace]:
-    """Run a broker behind its proxy. It may log no traceback."""
+    """Run a broker behind its proxy. At the end, assert that the broker logged no traceback."""
     place = SinkPlace(kind, directory)
     try:
         place.start()
@@ -90,7 +93,9 @@ def serving(kind: str, directory: pathlib.Path) -> Iterator[SinkPlace]:
 
 
 class SinkRun:
-    """The topic and the prefix of one test, with the options of its queries. The steps have the same names."""
+    """The topic and the prefix of one test, and the options of its queries. Steps of the proxy name the topic and the
+    prefix by short names that are the same for all tests.
+    """
 
     def __init__(self, place: SinkPlace, name: str, writer: str, **options: str):
         self.place, self.topic, self.prefix = place, f't-{name}', f'p-{name}'
@@ -117,14 +122,14 @@ class SinkRun:
         return [row.transactional_id for row in found if row.transactional_id.startswith(f'{self.prefix}~')]
 
     def await_open(self, count: int) -> None:
-        """Wait until `count` transactions of the prefix are open: 0 after a timeout, 1 after a late write."""
+        """Wait until `count` transactions of the prefix are open. After a timeout it is 0, and after a late write 1."""
         deadline = time.monotonic() + LIMIT_S
         while len(still := self.open_transactions()) != count:
             assert time.monotonic() < deadline, f'found {still} open, expected {count} of the prefix'
             time.sleep(0.1)     # the broker reports the state of a transaction only to requests
 
     def values(self) -> Counter[int]:
-        """Return the committed values with their counts. Raise AssertionError if an open transaction hides some."""
+        """Return {committed value: count}. Raise AssertionError if an open transaction hides records."""
         with self.admin() as admin:
             return Counter(int(record.value) for _, record in committed_records(admin, self.topic, PARTITIONS))
 
@@ -136,7 +141,8 @@ class SinkRun:
         return str(done.stdout + done.stderr)
 
     def assert_exactly_once(self, batches: int, first: int = 0) -> None:
-        """Assert that each row of the micro-batches is committed once, and that no transaction of the prefix is open.
+        """Assert that each row of the `batches` micro-batches is committed once, and that no transaction of the prefix
+        is open.
         """
         assert self.open_transactions() == []
         found = self.values()

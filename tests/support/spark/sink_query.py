@@ -1,6 +1,5 @@
-"""A streaming query into the sink that ends by itself, and faults that its own processes cause.
-
-The module imports only this package from the tests, so that a driver in a process of its own can run it.
+"""A streaming query that writes to the sink and ends by itself, and faults that the query's own processes cause. The
+module imports no other package of the tests, so that a driver in a separate process can run it.
 """
 from __future__ import annotations
 
@@ -19,28 +18,28 @@ from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink.writer import BATCH_ID
 
 ROWS = 40
-"""The rows of a micro-batch."""
+"""The number of rows of a micro-batch."""
 TASKS = 3
 END = 'the source has come to its end'
 THE_END = f'[USER_RAISED_EXCEPTION] {END}'
-"""The beginning of the error's text. `END` alone would not do: the text of any error contains the plan, and the plan
-contains `END`.
+"""The text with which an error begins when the query has ended. To search an error for `END` would not be enough: the
+text of every error contains the plan, and the plan contains `END`.
 """
 FAULTY = 'kbroker-faulty'
 TASK_WAITS, TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER = (
     'task waits', 'task raises', 'task exits', 'commit raises before', 'commit raises after')
 AT_BATCH = 1
-"""The micro-batch with the fault."""
+"""The number of the micro-batch in which the fault occurs."""
 
 
 class FaultError(RuntimeError):
-    """A fault that a test has asked for."""
+    """Raised as the fault that a test has chosen."""
 
 
 class _Faults:
-    """A writer that causes a fault. A task does so in its first attempt, a commit until the flag file exists.
-
-    For a task that waits, the flag is an address of the test, to which the task sends its process id.
+    """A writer that causes a fault. A task fails in its first attempt, and a commit fails until the flag file exists.
+    For a task that waits, the flag is an address at which the test listens. The task sends its process id to the
+    address.
     """
 
     def __init__(self, writer: Any, fault: str, flag: str):
@@ -105,7 +104,9 @@ class FaultyStreamWriter(DataSourceStreamArrowWriter):
 
 
 class FaultySource(KafkaLogDataSource):
-    """The source `kbroker` with the options `fault` (in one task or commit) and `flag` (the file that marks it)."""
+    """The source `kbroker` with two more options: `fault` is the fault of one task or commit, and `flag` the file that
+    shows that it has occurred.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -138,7 +139,7 @@ def start_query(session: SparkSession, options: dict[str, str], checkpoint: str,
 
 
 def error_of(query: StreamingQuery) -> str:
-    """Wait until the query fails, at the end of its source at the latest. Return the error's text."""
+    """Wait until the query fails. It fails at the end of its source at the latest. Return the error's text."""
     try:
         query.awaitTermination()
     except Exception as error:
@@ -147,7 +148,7 @@ def error_of(query: StreamingQuery) -> str:
 
 
 def run_job(session: SparkSession, options: dict[str, str], rows: int) -> str | None:
-    """Write the numbers below `rows` as a job. Return the error's text, or None for a job that succeeded."""
+    """Run a job that writes the numbers below `rows`. Return the text of its error, or None if it succeeded."""
     if 'fault' in options:
         session.dataSource.register(FaultySource)
     frame = session.range(0, rows, numPartitions=TASKS).selectExpr('CAST(id AS STRING) AS value')

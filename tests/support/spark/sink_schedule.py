@@ -1,4 +1,5 @@
-"""A random schedule of Spark queries that write with the sink: planners, attempts, commits, aborts, zombies and deaths.
+"""A random schedule of Spark queries that write with the sink. It includes concurrent drivers and attempts of tasks,
+commits, aborts, and deaths of processes.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ MOST_TURNS = 20_000
 
 
 class Query:
-    """A query with its checkpoint, which outlives its drivers."""
+    """A query and its checkpoint. Both outlive its drivers."""
 
     def __init__(self, name: str):
         self.owner = QUERY + name
@@ -37,9 +38,10 @@ class Query:
 
 
 class Schedule:
-    """Runs queries on one prefix until each has its batches, with faults at random turns.
+    """Runs queries that share one prefix until each has completed its batches, with faults at random turns.
 
-    With `is_mortal` false, no process dies, lists are complete, and many attempts are late copies.
+    If `is_mortal` is false, no process dies, all lists of transactions are complete, and many attempts of tasks are
+    late copies.
     """
 
     def __init__(self, seed: int, wanted: Commit, is_two_phase: bool, queries: int = 1, batches: int = 5,
@@ -51,7 +53,7 @@ class Schedule:
         self.batches = batches
         self.is_mortal = is_mortal
         self.copies = 0.01 if is_mortal else 0.1
-        """The chance of a further attempt of a task, at each turn of its driver."""
+        """The chance that the driver starts a further attempt of an unfinished task, for each of its turns."""
         self.processes: list[Process] = []
         self.drivers: dict[Query, list[Process]] = {query: [] for query in self.queries}
         self.losses: list[LostRowsError] = []
@@ -60,7 +62,9 @@ class Schedule:
     # ---- the schedule
 
     def run(self) -> None:
-        """Run until each query has its batches or has lost rows, then settle the prefix."""
+        """Run until each query has completed its batches, or until a query has lost rows. Then settle the open
+        transactions of the prefix.
+        """
         turns = 0
         try:
             while self._has_work() and not self.losses:
@@ -110,7 +114,7 @@ class Schedule:
         self.drivers[query].append(self._spawn(lambda process: self._drive(process, query)))
 
     def _drive(self, process: Process, query: Query) -> None:
-        """Run micro-batches, as Spark's driver does. It ends with the first error, after an abort."""
+        """Run micro-batches, as Spark's driver does. If a micro-batch fails, abort it and raise the error."""
         while query.next_batch < self.batches:
             batch = query.next_batch
             found = plan(self._store(process), PREFIX, query.owner.__eq__, self.wanted)
@@ -120,7 +124,7 @@ class Schedule:
             query.next_batch = max(query.next_batch, batch + 1)
 
     def _finish_batch(self, process: Process, found: Plan, messages: list[Staged | None]) -> None:
-        """Commit in a process of its own. A stopped query calls abort while its commit may still run."""
+        """Commit the batch in a new process. A stopped query aborts the batch although its commit may still run."""
         bounds = Bounds(10**9, MARGIN_MS)
         committing = self._spawn(lambda other: commit(self._store(other), messages, bounds) and None)
         is_stopped = self.rng.random() < 0.05
@@ -134,7 +138,7 @@ class Schedule:
         raise KafkaError(0, 'the query has failed')     # type: ignore[arg-type]
 
     def _abort(self, process: Process, messages: list[Staged | None]) -> None:
-        """Abort in a process of its own, which knows the plan only from the results of tasks."""
+        """Abort the batch in a new process, which knows the plan only from the results of tasks."""
         known = next((message for message in messages if message is not None), None)
         if known is None:
             aborting = self._spawn(lambda other: abort_last(self._store(other), PREFIX) and None)
@@ -191,7 +195,9 @@ class Schedule:
     # ---- the result
 
     def check(self) -> None:
-        """Assert that each unit was decided once, and that exactly its rows are visible, each once."""
+        """Assert that each unit was decided once, and that each of its rows is visible once and no other row is
+        visible.
+        """
         coordinator = self.coordinator
         assert not coordinator.is_decided_twice
         assert [name for name, task in coordinator.tasks.items() if task.state == 'Ongoing'] == []

@@ -1,4 +1,5 @@
-"""A standalone cluster of Spark: a master and two workers with one core each, which count as two hosts."""
+"""A standalone cluster of Spark: a master, and two workers with one core each. Spark treats the workers as two hosts.
+"""
 from __future__ import annotations
 
 import os
@@ -14,7 +15,7 @@ SPARK = pathlib.Path(pyspark.__file__).parent
 PYTHON_PATH = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))
 VARIABLES = {'PYTHONPATH': PYTHON_PATH, 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
 HOSTS = ('127.0.0.1', '127.0.0.2')
-"""Spark runs a speculative copy of a task only on another host."""
+"""The hosts of the workers. They differ because Spark runs a speculative copy of a task on a second host only."""
 
 
 def settings() -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""A Spark driver in a process of its own, with its virtual machine and workers in one session: `kill9` ends them all.
+"""A Spark driver in a separate process. The driver, its virtual machine and its workers are one session of processes,
+which `kill9` ends.
 
 Run as a program, this module creates a Spark session and runs a query for each line of its standard input.
 """
@@ -15,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 class SparkDriver:
-    """A driver and its session. `run` begins a query, and `ended` returns its error."""
+    """A driver process and its Spark session. `run` begins a query, and `ended` returns the error of the query."""
 
     def __init__(self, directory: pathlib.Path, master: str = 'local[2,3]', settings: dict[str, str] | None = None):
         directory.mkdir(parents=True, exist_ok=True)
@@ -24,7 +25,7 @@ class SparkDriver:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> SparkDriver:
-        """Start the process, and return before its session exists."""
+        """Start the process. Return without waiting for its Spark session."""
         from support.spark.spark_machine import quick_start
         environment = os.environ | quick_start() | {
             'PYTHONPATH': os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload'))),

@@ -1,4 +1,4 @@
-"""The variables of the environment with which Spark's virtual machines start fast."""
+"""Environment variables that make Spark's virtual machines start fast."""
 from __future__ import annotations
 
 import functools
@@ -14,16 +14,18 @@ from support.runner.machine_requirements import JUDGES
 
 QUICK = ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC')
 TRAINING_LIMIT_S = 500
-"""The time after which a job counts as hanging."""
+"""The time in seconds after which a job counts as hanging."""
 
 
 def quick_start() -> dict[str, str]:
-    """Return the variables with which Spark starts its virtual machines. The first call in a fresh tree takes long."""
+    """Return the environment variables that make Spark's virtual machines start fast. The first call in a fresh clone
+    takes long, because it creates a class archive.
+    """
     return _variables(_archive())
 
 
 def quick_executors() -> dict[str, str]:
-    """Return the settings with which the workers of a cluster start the executors of an application."""
+    """Return the Spark settings that make the workers of a cluster start executors fast."""
     return {'spark.executor.extraJavaOptions': ' '.join([*QUICK, *_archive()])}
 
 
@@ -49,7 +51,7 @@ def _train(options: list[str]) -> None:
         try:
             server = ('--bootstrap-server', broker.address, '--topic', 'records')
             for done in (run_command('topics', *server, '--create'), run_command('produce', *server, stdin='text\n'),
-                         # When the output ends, the virtual machine has ended and written the archive.
+                         # The output of the command ends when the virtual machine has ended and written the archive.
                          run_command('ingest', '--topics', 'records', '--from', broker.address, '--to', place / 'to',
                                      '--state', place / 'state', '--master', 'local[2]', timeout=TRAINING_LIMIT_S,
                                      env=os.environ | {'SPARK_LOCAL_IP': '127.0.0.1'} | _variables(options))):

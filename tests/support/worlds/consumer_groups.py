@@ -56,7 +56,7 @@ def consumer_group(world: World, group_id: str = GROUP) -> ConsumerGroup:
 
 
 def assignment_in(world: World, answer: Answer) -> dict[str, set[int]] | None:
-    """Return the assignment in an answer by topic name, or None if the answer has no assignment."""
+    """Return {topic name: assigned partitions} from an answer, or None if the answer has no assignment."""
     assert answer.code is ErrorCode.NONE, answer.error
     if answer.value.assignment is None:
         return None
@@ -65,7 +65,7 @@ def assignment_in(world: World, answer: Answer) -> dict[str, set[int]] | None:
 
 
 def batches_of_types(world: World) -> list[list[str]]:
-    """Return the types of the group rows in the log, a list for each batch. A tombstone has a T after its type."""
+    """Return the types of the group rows in each batch of the log. The type of a tombstone is followed by T."""
     found = []
     for batch in world.partition.stored:
         rows = [read_row(record.key, record.value, record.offset) for record in decode_records(batch)]

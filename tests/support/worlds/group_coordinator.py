@@ -1,4 +1,4 @@
-"""A group coordinator whose clock, disk and topics a test controls, and clients of it."""
+"""A group coordinator whose clock, disk and topics a test controls, and its clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class World:
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
         self.group_overrides: dict[str, dict[str, str]] = {}
-        """The configs that are set for groups. A test replaces the dict of a group and never changes it in place."""
+        """Maps each group to its configs. A test replaces the dict of a group, and never changes it in place."""
         self.long_work = LongWork(self.timers, self.slice_us)
         self.groups = self.coordinator()
         self.groups.start()
@@ -61,7 +61,7 @@ class World:
         return self.topics.get(OFFSETS_TOPIC, 0)
 
     def restart(self) -> None:
-        """Lose everything that is not durable, and start a new coordinator."""
+        """Discard everything that is not durable, as a crash does, and start a new coordinator."""
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
@@ -137,7 +137,7 @@ class World:
         return self.groups.fetch_offsets(group_id, [partition], require_stable)[partition]
 
     def fetched_all(self, group_id: str = GROUP, *, require_stable: bool = False) -> dict[Any, FetchedOffset]:
-        """Return all that the group has committed."""
+        """Return all offsets that the group has committed."""
         partitions = [(key.topic, key.partition) for key in self.groups.offset_keys(group_id)]
         return self.groups.fetch_offsets(group_id, partitions, require_stable)
 
@@ -151,7 +151,7 @@ class World:
             return 'none'
 
     def sees(self) -> dict[str, Any]:
-        """Return the state that clients can see, which a restart must not change."""
+        """Return the state of the coordinator that clients can see. A restart must not change it."""
         seen: dict[str, Any] = {}
         for listing in self.groups.list_groups():
             group = self.groups.describe(listing.group_id, 'classic')
@@ -168,7 +168,7 @@ class World:
 
 
 class Answer:
-    """The callback for one answer. A second call fails."""
+    """The callback for one answer. If the coordinator calls it twice, it fails."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -180,7 +180,7 @@ class Answer:
         self.came, self.value = True, value
 
     def completion(self) -> Callback:
-        """Return a completion whose error or result is the answer."""
+        """Return a completion that sets this answer to its error or result."""
         return Callback(self.complete)
 
     def complete(self, error: KafkaError | None, result: Any) -> None:
@@ -276,7 +276,8 @@ class Client:
 
 
 def stable_group(world: World, *clients: Client) -> list[Client]:
-    """Let the clients form a stable group, led by the first one. The assignment of each is its own name."""
+    """Let the clients form a stable group, led by the first one. The leader assigns to each member the member's name.
+    """
     answers = [client.join() for client in clients]
     world.run_due()
     for _ in range(3):

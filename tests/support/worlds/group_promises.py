@@ -1,8 +1,8 @@
-"""Members of a share, a consumer and a streams group on an in-process broker, and the promises in its answers.
+"""Members of a share, a consumer and a streams group on an in-process broker, and the promises that its answers make.
 
 The promise about a record of a share group is the set of delivery counts that its next delivery may have. After an
-answer, the set has one count. After a request without an answer, or an expired lock, it has two. An acquisition does
-not change the set, because the broker does not store it.
+answer to an acknowledgement, the set has one count. It has two after a request without an answer, and after an expired
+lock. An acquisition does not change the set, because the broker does not store it.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCEPT, RELEASE, REJECT = 1, 2, 3
 GROUP_RESOURCE = 32
 JOIN, LEAVE, CLOSE_SESSION = 0, -1, -1
 NEVER = 0
-"""In place of a delivery count: the record is not delivered again."""
+"""A delivery count that means that the record is not delivered again."""
 MOST_TURNS = 500
 STEP_MS, TURN_MS = 5, 20
 NOT_YET = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
@@ -39,7 +39,7 @@ TOPOLOGY = {'epoch': 0, 'subtopologies': [
 Place = tuple[int, int]
 """Partition and offset."""
 Step = tuple[Any, ...]
-"""A method of Members and its arguments."""
+"""A step: the name of a method of Members, and its arguments."""
 
 
 @dataclass
@@ -55,7 +55,8 @@ class GroupPromises:
         self.counts[place].add(count)
 
     def is_delivered(self, place: Place, count: int) -> None:
-        """Check a delivery. Its count shows which of the possible states is the durable one."""
+        """Check that a delivery has one of the allowed counts. Its count shows which of the possible states is durable.
+        """
         if place not in self.counts:
             assert place[0] in self.doubtful, f'{place} was never produced'
             self.counts[place] = {1}
@@ -64,13 +65,15 @@ class GroupPromises:
 
 
 def count_after(kind: int, count: int) -> int:
-    """Return the count of the next delivery after an acknowledgement of the delivery with `count`."""
+    """Return the delivery count that the next delivery has if the delivery with `count` is acknowledged with the type
+    `kind`.
+    """
     return count + 1 if kind == RELEASE and count < DELIVERY_LIMIT else NEVER
 
 
 @dataclass
 class Sharer:
-    """The share session of a member, and the delivery counts of what it has acquired."""
+    """The share session of a member, and the delivery counts of the records that the member has acquired."""
 
     connection: NotingConnection
     epoch: int = 0
@@ -78,7 +81,7 @@ class Sharer:
 
 
 class Members:
-    """All members of the groups. A step runs until the broker has no work left."""
+    """The members of all groups. Each step runs until the broker has no work left."""
 
     def __init__(self, broker: InProcessBroker, promises: GroupPromises, topic_id: bytes, rng: random.Random):
         self.broker, self.promises, self.topic_id, self.rng = broker, promises, topic_id, rng
@@ -86,7 +89,7 @@ class Members:
         self.sharers: dict[str, Sharer] = defaultdict(
             lambda: Sharer(NotingConnection(next(self._connection_ids))))
         self.epochs: dict[tuple[str, str], int] = {}
-        """The member epochs, by group and member id."""
+        """Maps (group, member id) to the member epoch."""
         self._owned: dict[str, list[int]] = defaultdict(list)
 
     def do(self, step: Step) -> None:
@@ -106,7 +109,9 @@ class Members:
 
     def ask(self, name: str, version: int, noted: Callable[[Any], None] = lambda answer: None,
             connection: NotingConnection | None = None, **fields: Any) -> Any:
-        """Return the answer. Call `noted` with it as soon as it leaves, which may be before the tick ends."""
+        """Send a request and return the answer. Call `noted` with the answer as soon as the broker sends it, which may
+        be before the tick ends.
+        """
         answers: list[Any] = []
 
         def on_answer(answer: Any) -> None:
@@ -140,7 +145,7 @@ class Members:
     # ---- the share group
 
     def find_coordinator(self) -> None:
-        """Let the broker create `__consumer_offsets`."""
+        """Make the broker create `__consumer_offsets`."""
         self.ask('FindCoordinator', 4, key_type=0, coordinator_keys=[SHARE])
 
     def join_share_group(self, name: str) -> None:
@@ -171,7 +176,9 @@ class Members:
                         sharer.held[place] = acquired.delivery_count
 
     def acknowledge(self, name: str, *kinds: int) -> None:
-        """Acknowledge all held records with these types in turn. Without types, choose random records and types."""
+        """Acknowledge all records that the member holds. The types in `kinds` are used in turn. Without types, choose
+        records and types at random.
+        """
         sharer = self.sharers[name]
         chosen = self._choose(sharer)
         if kinds:
@@ -180,7 +187,7 @@ class Members:
             self._of_session('ShareAcknowledge', sharer, name, chosen, acknowledgements(chosen))
 
     def close_session(self, name: str) -> None:
-        """Acknowledge some records, and end the session, which releases the others."""
+        """Acknowledge some records, and end the session, which releases the member's other records."""
         sharer = self.sharers.pop(name, None)
         if sharer is None or sharer.epoch == 0:
             return
@@ -202,7 +209,7 @@ class Members:
         self.broker.clock.advance(LOCK_MS + 1)
 
     def take_everything(self, name: str) -> set[Place]:
-        """Accept records until none is left. Return the places of those that were delivered."""
+        """Fetch and accept records until none is left. Return the places of the delivered records."""
         self.find_coordinator()
         self.join_share_group(name)
         found: set[Place] = set()
@@ -227,7 +234,9 @@ class Members:
 
     def _of_session(self, api: str, sharer: Sharer, name: str, chosen: dict[Place, int], partitions: list[Any],
                     **fields: Any) -> Any:
-        """Send a request of a session with acknowledgements. Adopt their promises when the answer leaves."""
+        """Send a request of a share session with the acknowledgements in `chosen`. Note what the answer promises when
+        the broker sends it.
+        """
         after = {place: count_after(kind, sharer.held[place]) for place, kind in chosen.items()}
         for place, count in after.items():
             self.promises.may_become(place, count)
@@ -289,10 +298,9 @@ class Members:
 
     def _heartbeat(self, api: str, version: int, group: str, name: str, *, epoch: int | None = None,
                    **fields: Any) -> Any:
-        """Repeat a heartbeat until the coordinator is available, and adopt the epoch of the answer.
-
-        The answer promises the state that a description of the group shows. The description of a share group also
-        changes later: the broker assigns share partitions when their state is initialized.
+        """Repeat a heartbeat until the coordinator is available, and adopt the epoch of the answer. The answer promises
+        the state of the group that its description shows. For a share group, the description also changes later,
+        because the broker assigns share partitions when their state is initialized.
         """
         def noted(answer: Any) -> None:
             if answer.error_code == ErrorCode.NONE and group != SHARE:
@@ -313,7 +321,8 @@ class Members:
     # ---- observations
 
     def observe(self) -> dict[str, Any]:
-        """Return the broker's descriptions of the groups. In a step, an entry changes by one batch, a start by several.
+        """Return the broker's descriptions of the groups. A step changes an entry by one batch, except for a start
+        offset, which several batches may change.
         """
         found: dict[str, Any] = {}
         for kind, version, group in ('Share', 1, SHARE), ('Consumer', 1, CONSUMER), ('Streams', 0, STREAMS):

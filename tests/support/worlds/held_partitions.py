@@ -1,4 +1,4 @@
-"""Partitions on real logs whose flushes, failures and power cuts a test controls, and a registry of them."""
+"""Partitions on real logs whose flushes, failures and power cuts a test controls, and a registry of such partitions."""
 from __future__ import annotations
 
 import os
@@ -24,7 +24,7 @@ IN_MEMORY = '/dev/shm'
 
 
 class HeldFileSystem(FileSystem):
-    """A file system without syncs. A write to the log of a directory in `refusals` raises the error given there."""
+    """A file system without syncs. `refusals` maps a directory to the error that a write to its log raises."""
 
     def __init__(self) -> None:
         self.refusals: dict[str, KafkaError] = {}
@@ -64,14 +64,14 @@ class HeldFile(InterposedFile):
 
 
 class NoFlusher:
-    """A stand-in for the flusher that ignores requests. The test calls `HeldPartition.flush` instead."""
+    """A stand-in for the flusher that ignores requests for a sync. The test calls `HeldPartition.flush` instead."""
 
     def request(self, partition: Partition) -> None:
         pass
 
 
 class HeldPartition(Partition):
-    """A partition whose appends are durable after `flush`, or at once with `immediate`."""
+    """A partition whose appends become durable when the test calls `flush`, or immediately with `immediate`."""
 
     def __init__(self, log: Log, topic_id: bytes = bytes(16), leader_epoch: int = 0, immediate: bool = True):
         super().__init__(log, topic_id, leader_epoch, NoFlusher(), immediate)
@@ -83,7 +83,7 @@ class HeldPartition(Partition):
         self.flushed(offset)
 
     def refuse(self, error: KafkaError | None) -> None:
-        """Raise `error` for each append from now on, or accept appends again if it is None."""
+        """Let each later append raise `error`. With None, accept appends again."""
         if error is None:
             self.log.fs.refusals.pop(self.log.directory, None)
         else:
@@ -91,11 +91,13 @@ class HeldPartition(Partition):
 
     @property
     def stored(self) -> list[bytes]:
-        """The batches of the log, durable or not."""
+        """All batches of the log, whether durable or not."""
         return [bytes(batch) for _, batch in self.batches()]
 
     def after_power_loss(self, kept_batches: int = 0) -> HeldPartition:
-        """Return the partition after a power cut, which keeps `kept_batches` of the unflushed batches."""
+        """Return the partition as a power cut leaves it: with all flushed and the first `kept_batches` unflushed
+        batches.
+        """
         durable = kept_batches + sum(header.last_offset < self.high_watermark for header, _ in self.batches())
         return self.reopened(self.log.directory, durable, self.leader_epoch + 1)
 
@@ -106,7 +108,7 @@ class HeldPartition(Partition):
         return self.reopened(directory, len(self.stored), self.leader_epoch)
 
     def reopened(self, directory: str, batches: int, leader_epoch: int) -> HeldPartition:
-        """Open a partition with the first `batches` in `directory`."""
+        """Open a partition in `directory` with the first `batches` batches of this one."""
         self.refuse(None)
         if not self.log.is_made:
             log = new_log(self.log.fs, directory, self.topic, self.partition, self.log.config, self.log.clock)
@@ -121,7 +123,7 @@ class HeldPartition(Partition):
 
 
 def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: LogConfig, clock: Clock) -> Log:
-    """Return an empty log, which creates its directory with its first append."""
+    """Return an empty log. It creates its directory with its first append."""
     def make() -> list[str]:
         fs.mkdir(directory)
         return []
@@ -130,7 +132,9 @@ def new_log(fs: HeldFileSystem, directory: str, topic: str, index: int, config: 
 
 
 class HeldRegistry:
-    """Topics of HeldPartitions. `ensure_internal` creates topics of `internal_partitions` partitions."""
+    """A registry of topics whose partitions are HeldPartitions. `ensure_internal` creates topics with
+    `internal_partitions` partitions.
+    """
 
     def __init__(self, clock: Clock, *, immediate: bool = True, internal_partitions: int = 50,
                  config: Config | None = None):
@@ -211,6 +215,7 @@ class HeldRegistry:
                                    for partition in other.by_name[name].partitions]
 
     def power_loss(self, kept_batches: int = 0) -> None:
-        """Lose everything that is not flushed, except `kept_batches` of each partition, and reopen the partitions."""
+        """Discard all unflushed batches except the first `kept_batches` of each partition, and reopen the partitions.
+        """
         for topic in self.by_name.values():
             topic.partitions[:] = [partition.after_power_loss(kept_batches) for partition in topic.partitions]

@@ -1,4 +1,4 @@
-"""A View over logs in memory, and a log in memory, for tests of timelines and histories."""
+"""A log in memory, and a View over such logs, for tests of timelines and histories."""
 from __future__ import annotations
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -30,7 +30,7 @@ class InMemoryLog:
         return header.base_offset
 
     def write(self, producer_id=-1, epoch=-1, at_ms=0, records=1, transactional=None, size_bytes=1):
-        """Append a batch of data, transactional if there is a producer id. Return its first offset."""
+        """Append a batch of data. By default it is transactional if `producer_id` is given. Return its first offset."""
         transactional = producer_id >= 0 if transactional is None else transactional
         return self.append(encode_batch(
             [(START_MS + at_ms, None, b'x' * size_bytes)] * records, producer_id=producer_id, producer_epoch=epoch,
@@ -50,7 +50,7 @@ class InMemoryLog:
 
 
 class InMemoryView:
-    """A View over `logs` by topic and partition. `write_row` appends to `__transaction_state`."""
+    """A View over `logs`, which maps (topic, partition) to a log. `write_row` appends to `__transaction_state`."""
 
     place = 'nowhere'
     is_live = False

@@ -14,13 +14,15 @@ from kbroker.base.long_work import LongWork
 from kbroker.base.turn_watch import TurnWatch
 
 LONGEST_TURN_S = 0.010
-"""The bound on the processor time of a turn."""
+"""The bound on the processor time of a turn in seconds."""
 LARGE_ROW_BYTES = 20 * 1024 * 1024
 
 
 @contextmanager
 def large_world(**settings: Any) -> Iterator[MeasuredWorld]:
-    """Open a world in which large rows fit. Python's garbage collector is off, which makes turns long at random."""
+    """Open a world whose log accepts large rows. Python's garbage collector is off, because it would make random turns
+    long.
+    """
     gc.collect()
     gc.disable()
     try:
@@ -30,7 +32,7 @@ def large_world(**settings: Any) -> Iterator[MeasuredWorld]:
 
 
 class MeasuredWorld(World):
-    """A world that remembers the longest of its turns in seconds."""
+    """A world that remembers the processor time of its longest turn in seconds."""
 
     def __init__(self, **settings: Any):
         self.watch = TurnWatch(measures_cpu=True)

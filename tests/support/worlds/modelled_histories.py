@@ -1,4 +1,6 @@
-"""Histories of a modelled cluster that keeps every promise: random clients, in a random order of their steps."""
+"""Histories of a modelled cluster that keeps every promise. Its clients act at random, and their steps have a random
+order.
+"""
 from __future__ import annotations
 
 import io
@@ -15,13 +17,13 @@ INPUT = 3
 OUTPUTS = (4, 5)
 PARTITIONS = ('list-0', 'list-1', 'list-2', 'input-0', 'output-0', 'output-1')
 GROUPS = ('transform', 'rebalance')
-"""The groups that transform. Both read the same input."""
+"""The groups whose members transform records. Both groups read the same input."""
 SHARE_GROUP, DELIVERY_LIMIT = 'share', 10
 STEP_NS = 1000_000
 
 
 class Log:
-    """A partition. A record is (offset, number, transaction); a marker takes an offset as well."""
+    """A partition. A record is (offset, number, transaction). A marker uses up an offset as well."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int, int | None]] = []
@@ -59,7 +61,7 @@ class Cluster:
 
 
 class ModelledRun:
-    """A run of `steps` steps. The seed fixes everything."""
+    """A run of `steps` steps. The seed determines the whole run."""
 
     def __init__(self, seed: int, steps: int):
         self.random = random.Random(seed)
@@ -70,7 +72,7 @@ class ModelledRun:
         self.is_stopping = False
         self.share_offsets = dict.fromkeys(LISTS, 0)
         self.released: list[tuple[int, int, int, int]] = []
-        """Partition, offset, number and delivery count of records that a member released."""
+        """The records that a member released, each as (partition, offset, number, delivery count)."""
         clients = [*(self.appender(f'list-{number}') for number in range(3)), self.fencer(), self.sender(),
                    *map(self.transformer, GROUPS), self.sharer(), self.sharer(), self.tail(READ_COMMITTED),
                    self.tail(READ_UNCOMMITTED)]
@@ -89,7 +91,7 @@ class ModelledRun:
     # ---- clients: each yields between its steps
 
     def transact(self, producer: int, partitions: tuple[int, ...], reader: Reader | None = None) -> Iterator[None]:
-        """Run one transaction, which appends and reads between its appends."""
+        """Run one transaction. It appends records, and reads with `reader` between two appends."""
         begin, number, writes, touched = self.recorder.now(), self.recorder.new_transaction(), [], set()
         for _ in range(self.random.randint(1, 4)):
             writes += self.send(self.random.choice(partitions), number)
@@ -123,7 +125,9 @@ class ModelledRun:
             yield from self.transact(producer, LISTS, reader)
 
     def fencer(self) -> Iterator[None]:
-        """Run a client that initializes one id again and again. The model refuses the writes of the old instance."""
+        """Run a client that initializes the same transactional id repeatedly. The model refuses the writes of the
+        previous instance.
+        """
         producer = self.claim('fenced')
         yield
         while not self.is_stopping:

@@ -20,7 +20,7 @@ class ModernMember:
 
     request_class: Any
     kind = ''
-    """The kind of its group: consumer, share or streams."""
+    """The kind of the member's group: consumer, share or streams."""
 
     def __init__(self, world: World, member_id: str, group_id: str = GROUP,
                  may_describe: Callable[[str], bool] = everything):

@@ -13,17 +13,19 @@ PART_S = 0.010
 
 
 class StepwiseWork(LongWork):
-    """Long work that does the first part at once, as LongWork does. The other parts wait for `step` or `finish`."""
+    """Long work that does the first part immediately, as LongWork does. Each further part waits until the test calls
+    `step` or `finish`.
+    """
 
     def __init__(self, timers: Timers | None = None) -> None:
         super().__init__(Timers(ManualClock()) if timers is None else timers, 0)
         self._longest_s = 0.0
 
     def run_slice(self) -> None:
-        """Do nothing: the turns of the loop call this, but only the test runs parts."""
+        """Do nothing: the loop calls this method in its turns, but only the test may run parts."""
 
     def step(self) -> None:
-        """Do the next part of the work whose turn it is."""
+        """Run the next part of the work at the front of the queue."""
         gc.disable()        # the heap of the tests is not the broker's
         began = time.thread_time()
         super().run_slice()
@@ -31,7 +33,7 @@ class StepwiseWork(LongWork):
         gc.enable()
 
     def assert_parts_were_short(self) -> None:
-        """Raise TooSlow if a part so far took more than PART_S of processor time."""
+        """Raise TooSlow if any part that has run took more than PART_S of processor time."""
         assert_within(self._longest_s, PART_S)
 
     def finish(self) -> None:

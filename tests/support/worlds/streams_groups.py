@@ -17,7 +17,7 @@ Tasks = Mapping[str, set[int]]
 
 
 def topology(epoch: int = 0, sources: tuple[str, ...] = ('t',), changelogs: tuple[str, ...] = ()) -> Any:
-    """Return a topology of one subtopology, '0'."""
+    """Return a topology with a single subtopology, '0'."""
     return Request.Topology(epoch=epoch, subtopologies=[Request.Subtopology(
         subtopology_id='0', source_topics=list(sources), source_topic_regex=[], repartition_sink_topics=[],
         state_changelog_topics=[Request.TopicInfo(name=name, partitions=0, replication_factor=0, topic_configs=[])
@@ -58,7 +58,7 @@ def streams_group(world: World, group_id: str = GROUP) -> StreamsGroup:
 
 
 def active_tasks(answer: Answer) -> dict[str, set[int]] | None:
-    """Return the active tasks in an answer, None if they are as before."""
+    """Return the active tasks in an answer, or None if the answer has no tasks because they have not changed."""
     assert answer.code is ErrorCode.NONE, answer.error
     if answer.value.active_tasks is None:
         return None

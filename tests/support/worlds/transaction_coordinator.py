@@ -24,7 +24,8 @@ from kbroker.transaction.store import HELD_MS, MOST_TOGETHER_BYTES
 
 
 class Blocks:
-    """A stand-in for the controller that survives crashes and never allocates an id twice."""
+    """A stand-in for the controller's allocation of producer ids. It survives crashes and never allocates an id twice.
+    """
 
     def __init__(self, first: int = 1000, length: int = 1000):
         self.next_block, self.length = first, length
@@ -43,7 +44,7 @@ class Blocks:
 
 
 def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
-    """Return the epoch and the open transaction of a producer from the batches of a partition."""
+    """Return the epoch and the open transaction of a producer, as the batches of a partition show them."""
     state = SimpleNamespace(epoch=-1, is_open=False)
     for header, _ in partition.batches():
         if header.producer_id == producer_id:
@@ -84,7 +85,9 @@ def code_to(answers: list[ErrorCode]) -> Callback:
 
 
 class World:
-    """A transaction coordinator and all that it needs. Client operations return the answer, or None before it."""
+    """A transaction coordinator and everything that it needs. An operation of a client returns the answer, or None if
+    the coordinator has not answered yet.
+    """
 
     def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None,
                  most_together_bytes: int = MOST_TOGETHER_BYTES):
@@ -137,7 +140,7 @@ class World:
         return self.topics.get(topic, partition).append_batch(batch)
 
     def transaction(self, producer, *partitions, version=0, transactional_id='tx-1'):
-        """Open a transaction and write to each of its partitions."""
+        """Open a transaction and write a batch to each of its partitions."""
         partitions = partitions or (('orders', 0), ('orders', 1))
         assert self.add(producer, *partitions, version=version, transactional_id=transactional_id) is ErrorCode.NONE
         for topic, partition in partitions:
@@ -175,13 +178,13 @@ class World:
         return self.topics.partitions()
 
     def flush(self, *names) -> None:
-        """Flush the named topics, or all, until no further append follows."""
+        """Flush the named topics, or all topics, until the flushes cause no further append."""
         for partition in self.partitions():
             if not names or partition.topic in names:
                 partition.flush()
 
     def run_until_idle(self) -> None:
-        """Flush and run timers until idle."""
+        """Flush topics and run due timers until the coordinator has nothing left to do."""
         for _ in range(10):
             self.flush()
             self.pass_time(100)
@@ -191,11 +194,14 @@ class World:
         self.timers.run_due()
 
     def write_held(self) -> None:
-        """Advance the clock past the time after which a held Complete row is written without another row."""
+        """Advance the clock until the coordinator writes a held Complete row by itself, without another row to write it
+        with.
+        """
         self.pass_time(HELD_MS)
 
     def crash(self, kept_batches: int = 0) -> None:
-        """Lose everything that is not flushed, except `kept_batches` of each partition, and start a new coordinator."""
+        """Discard all unflushed batches except the first `kept_batches` of each partition, and start a new coordinator.
+        """
         self.topics.power_loss(kept_batches)
         self.start()
 
