@@ -102,7 +102,7 @@ class History:
         self.steps = history(self.rng, length)
         self.cuts: list[Cut] = []
         self.observed: list[dict[str, Any]] = []
-        """What the broker reported before each step and after the last step."""
+        """The broker's reports of its state: before each step, and after the last step."""
         self.topic_id = b''
 
     def run(self) -> None:

@@ -27,11 +27,13 @@ OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJ
 OUTCOME_WEIGHTS = (96, 3, 1)
 LOST_MEMBERSHIP = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
                    ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH}
-"""Errors of a commit that comes too late. Another member reads the records again."""
+"""Errors of a commit that comes too late: the member has lost its partitions, and another member reads the records
+again.
+"""
 
 
 class Member(Worker):
-    """A member of a group. `seen` has the records that any member of the group got."""
+    """A member of a group. `seen` has the records that the members of the group have received."""
 
     def __init__(self, name: str, load: Load, seed: int, group: str, seen: Numbers):
         super().__init__(name, load, seed)
@@ -144,7 +146,7 @@ class KafkaPythonMember(Member):
 
 
 class LoneShareConsumer(ShareConsumer):
-    """A share consumer with a cluster of its own."""
+    """A share consumer that has its own connections to the cluster."""
 
     def __init__(self, servers: str, group: str, on_refused: OnRefused):
         self._own_cluster = Cluster(ClientConfig.load(servers))
@@ -190,7 +192,7 @@ SHARE_GROUPS = ('share',)
 
 
 def members(load: Load, seed: int) -> list[Member]:
-    """Return the members of all groups, two of each."""
+    """Return two members for each group."""
     found: list[Member] = []
     for name, kind in GROUPS.items():
         seen = Numbers()
@@ -199,6 +201,6 @@ def members(load: Load, seed: int) -> list[Member]:
 
 
 def begin_share_groups(admin: Admin, load: Load, value: str | None = 'earliest') -> None:
-    """Set `share.auto.offset.reset` of the share groups. With None, remove the config."""
+    """Set the config `share.auto.offset.reset` of the share groups. With None, remove it."""
     for name in SHARE_GROUPS:
         admin.alter_config('group', load.name(name), {'share.auto.offset.reset': value})

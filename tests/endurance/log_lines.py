@@ -10,7 +10,7 @@ CALM = ('info', 'debug')
 EXPLAINED: tuple[tuple[str, str], ...] = (
     (r'the loop was held for \d+ ms: .*', 'another process had the processor'),
 )
-"""Patterns of whole messages, with the reasons."""
+"""Maps patterns of whole messages to the reasons for the messages."""
 _PATTERNS = [re.compile(pattern) for pattern, _ in EXPLAINED]
 
 
@@ -21,12 +21,12 @@ def unexplained(lines: Iterable[str]) -> list[str]:
 
 
 def explained(lines: Iterable[str]) -> Counter[str]:
-    """Return how many lines each reason explains."""
+    """Count the lines that each reason explains."""
     return Counter(reason for reason in map(_reason, lines) if reason)
 
 
 def _reason(line: str) -> str | None:
-    """Return the reason of a line, '' for one below WARNING, None for one without a reason."""
+    """Return the reason for a line, '' if its level is below WARNING, or None if no pattern explains it."""
     try:
         entry = json.loads(line)
     except ValueError:

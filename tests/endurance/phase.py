@@ -4,9 +4,9 @@ written records.
     python phase.py HOST:PORT PREFIX DIRECTORY SEED yes|no
 
 The last argument says whether the broker restarts during the load. The process prints `ready` when the load begins. At
-the end it prints a report with a line for each kind of work, and deletes all topics and groups that it created. A
-traceback and exit code 1 mean that the broker broke a promise. A process of its own closes all connections when it
-ends: librdkafka sometimes keeps one.
+the end it prints a report with a line for each kind of work, and deletes all topics and groups that it created. If the
+broker broke a promise, the process ends with a traceback and exit code 1. The load runs in a separate process because
+librdkafka sometimes keeps a connection open. The end of the process closes all connections.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ READY = 'ready'
 
 
 class Vandal(Worker):
-    """A worker whose connections end in the middle of a request."""
+    """A worker that closes its connections in the middle of a request."""
 
     def work(self) -> None:
         host, _, port = self.load.servers.rpartition(':')
@@ -56,7 +56,7 @@ class Vandal(Worker):
 
 
 class Phase:
-    """Runs the load until `over` is set. Raises AssertionError if the broker broke a promise."""
+    """The load of a phase. It runs until `over` is set, and raises AssertionError if the broker broke a promise."""
 
     def __init__(self, load: Load, directory: pathlib.Path, seed: int):
         self.load = load
@@ -111,7 +111,7 @@ class Phase:
         self._check_workers()
 
     def _end_members(self) -> None:
-        """Wait until each group has got every record that was acknowledged."""
+        """Wait until each group has received every acknowledged record."""
         missing = self._missing()
         deadline = time.monotonic() + FINISH_S
         while missing and not self._failed():

@@ -2,7 +2,8 @@
 before.
 
 Clients of three libraries write, read in groups of three kinds, and end transactions in every way. Topics are created
-and deleted, old segments expire, and tables are compacted. Three phases, each with a load process of its own:
+and deleted, old segments expire, and tables are compacted. The test has three phases, each with a separate load
+process:
 
 1. The broker restarts again and again: after clean stops and after SIGKILL.
 2. A warm-up, without restarts. Then the broker counts what it holds.
@@ -35,24 +36,27 @@ PHASE = pathlib.Path(__file__).with_name('phase.py')
 SETTINGS = {
     'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
     'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
-    # Longer than any client repeats a batch. The broker needs the producer's state to recognise a repetition.
+    # The expiration is longer than any client repeats a batch, because the broker needs the producer's state to
+    # recognise a repetition.
     'transactional.id.expiration.ms': '60000', 'transaction.remove.expired.transaction.cleanup.interval.ms': '1000',
     'producer.id.expiration.ms': '60000', 'producer.id.expiration.check.interval.ms': '1000',
     'log.retention.check.interval.ms': '1000', 'log.segment.delete.delay.ms': '1000', 'log.cleaner.backoff.ms': '1000',
     'offsets.topic.segment.bytes': '1048576', 'transaction.state.log.segment.bytes': '1048576',
     'share.coordinator.state.topic.segment.bytes': '1048576', 'offsets.topic.num.partitions': '4',
     'transaction.state.log.num.partitions': '4', 'share.coordinator.state.topic.num.partitions': '2',
-    # Fetch sessions of gone clients stay until another session needs their slot. With few slots, all are in use at each
-    # count.
+    # The fetch session of a client that is gone remains until another session needs its slot. There are so few slots
+    # that all of them are in use whenever the broker counts.
     'max.incremental.fetch.session.cache.slots': '16', 'metadata.log.max.record.bytes.between.snapshots': '100000'}
 RESTARTS_SHARE, WARM_UP_SHARE, LONG_SHARE = 0.4, 0.15, 0.45
 LIFE_S = 15, 60
-"""The time between restarts."""
+"""The time between two restarts in seconds."""
 LEAST_S = 900
-"""The shortest test. A warm-up below two minutes does not fill the caches, and their growth would look like a leak."""
+"""The shortest duration of the test in seconds. A warm-up of less than two minutes does not fill the caches, and their
+growth would look like a leak.
+"""
 DRAIN_S = 240
 END_S = 3600
-"""A load process that takes longer than this to end, checks included, counts as hanging."""
+"""The time in seconds after which an ending load process counts as hanging. It includes the checks."""
 LOOK_AGAIN_S = 0.5
 
 
@@ -85,7 +89,7 @@ class Mixture:
         self._await_drained()
 
     def _pass(self, load: subprocess.Popen[str], seconds: float, restarts: bool) -> None:
-        """Wait for this time, with restarts of the broker. Return early if the load ends."""
+        """Wait for `seconds`. If `restarts`, restart the broker repeatedly. Return early if the load ends."""
         end, restart_at = time.monotonic() + seconds, time.monotonic() + self._random.uniform(*LIFE_S)
         while time.monotonic() < end and load.poll() is None:
             if restarts and time.monotonic() >= restart_at:
@@ -108,7 +112,7 @@ class Mixture:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_a_broker_holds_no_more_after_a_long_mixed_load_than_before(tmp_path, soak_minutes, soak_seed, tally):
-    """The test takes twice `soak_minutes`."""
+    """The three phases together take twice `soak_minutes`."""
     seconds = max(LEAST_S, 2 * 60 * soak_minutes)
     broker = CountedBroker(tmp_path / 'data', SETTINGS)
     broker.start()
@@ -157,7 +161,9 @@ def test_a_little_more_is_no_growth():
 
 
 class GhostAdmin:
-    """An admin whose first attempt to delete a group fails, because the group still has a member that is gone."""
+    """An admin whose first attempt to delete a group fails, because a member that has disappeared still counts as a
+    member.
+    """
 
     def __init__(self) -> None:
         self.answers: list[KafkaError | None] = [KafkaError(ErrorCode.NON_EMPTY_GROUP, ''), None]

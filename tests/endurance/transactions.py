@@ -72,7 +72,9 @@ class Paced:
 
 
 class NearTail(Tail):
-    """A reader that sometimes seeks back a little. Over hours, seeking back to any offset would read too much."""
+    """A reader that sometimes seeks back by a few records. If it could seek to any offset, it would read too much in a
+    test of hours.
+    """
 
     def work(self) -> None:
         session = Session(self._recorder, self._maker, self._isolation)
@@ -88,7 +90,9 @@ class NearTail(Tail):
 
 
 class Lingerer(Worker):
-    """A worker whose transactions outlive their timeout. The commit must fail. Sometimes the producer disappears."""
+    """A worker whose transactions stay open longer than their timeout. Their commit must fail. Sometimes the producer
+    disappears without a commit.
+    """
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str,
                  servers: str):
@@ -117,7 +121,7 @@ class Lingerer(Worker):
             assert not has_timed_out, 'a transaction was committed that had timed out'
 
     def _await_timeout(self) -> bool:
-        """Wait until the broker has ended the transaction. Return False if the run ends before."""
+        """Wait until the broker has ended the transaction. Return False if the run ends earlier."""
         with Admin(self._servers) as admin:
             while not self._stop.wait(LOOK_AGAIN_S):
                 found = admin.describe_transactions([self.name])[self.name]
@@ -185,7 +189,7 @@ class Transactions:
     # ---- the end
 
     def check(self) -> str:
-        """Read everything, and check the history. Raise AssertionError with the anomalies."""
+        """Read all topics to their ends, and check the history. Raise AssertionError with the anomalies."""
         with self._out:
             self._read_final()
             self.recorder.finish()
@@ -216,7 +220,9 @@ class Transactions:
             read_to_ends(self.recorder, reader, getter, ends, PATIENCE_S)
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
-        """Wait until no transaction is open, up to a limit. Return the last stable offset and the end by partition."""
+        """Wait until no transaction is open, or until a time limit. Return {partition: (last stable offset, end
+        offset)}.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = self._ends()

@@ -16,13 +16,13 @@ from kbroker.client import KafkaError
 from kbroker_tools.verify.clients.face import ClientFailure
 
 FAILURES = ClientFailure, KafkaError, OSError, KafkaException, kafka.errors.KafkaError, BufferError
-"""The exceptions of the clients."""
+"""The exceptions that the client libraries raise."""
 PAUSE_AFTER_FAILURE_S = 0.3
 PADDING_BYTES = 100
 
 
 class Numbers:
-    """A set of numbers from 0 on. It takes a byte for each number up to the largest one."""
+    """A set of numbers that are 0 or above. It uses a byte of memory for each number up to the largest one."""
 
     def __init__(self) -> None:
         self._has = bytearray()
@@ -63,16 +63,18 @@ def number_of(value: bytes | None) -> int:
 
 @dataclass
 class Load:
-    """The parts that all workers of a phase share."""
+    """The settings, state and results that all workers of a phase share."""
 
     servers: str
     prefix: str
-    """The beginning of the names of all topics, groups and transactional ids."""
+    """The prefix of the names of all topics, groups and transactional ids."""
     survives_restarts: bool
-    """True if the broker restarts during the load. If not, a client may fail only where its worker expects it."""
+    """True if the broker restarts during the load. If it is false, a client may fail only where its worker expects a
+    failure.
+    """
     stop_writing: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the groups have got every record."""
+    """Set when the groups have received every record."""
     numbers: itertools.count[int] = field(default_factory=itertools.count)
     acknowledged: Numbers = field(default_factory=Numbers)
     """The records of the topic `kept` that a client reported as written."""
@@ -82,7 +84,8 @@ class Load:
 
 
 class Worker(ABC):
-    """A thread of the load. `error` is the exception that ended it: a fault of the broker, or of this program."""
+    """A thread of the load. If an exception ended it, this is `error`. It shows a fault of the broker or of the test.
+    """
 
     def __init__(self, name: str, load: Load, seed: int):
         self.name = name
@@ -91,7 +94,7 @@ class Worker(ABC):
         self.stop = load.stop_writing
         self.error: BaseException | None = None
         self.done: Counter[str] = Counter()
-        """The counts of the worker's actions, for the report."""
+        """How often the worker did each kind of action, for the report."""
         self.failures: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 

@@ -27,7 +27,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 }
 DELIVERY_TIMEOUT_MS = 30_000
 MOST_BATCHES = 400
-"""A producer writes at most this many batches. Then the worker creates another one."""
+"""The largest number of batches that one producer writes. Then the worker creates a new producer."""
 MOST_RECORDS = 10
 BIG_BYTES = 4096
 KEYS = 100
@@ -35,7 +35,9 @@ ROW_BYTES = 900
 TOMBSTONE_SHARE = 0.1
 FLUSH_S = 60
 READ_MS = 60_000
-"""Reading has failed after this time without a record. A restart takes less, even on a loaded machine."""
+"""The time in seconds without a record after which reading counts as failed. A restart takes less time, even on a
+loaded machine.
+"""
 
 
 def create_topics(admin: Admin, load: Load) -> None:
@@ -60,7 +62,7 @@ def batches_from(servers: str, topic: str, partitions: int) -> Iterator[Consumed
 
 
 class BatchWriter(Worker):
-    """A worker that writes batch after batch with an idempotent producer, and replaces the producer after a while."""
+    """A worker that writes batches with an idempotent producer, and replaces the producer after a while."""
 
     longest_pause_s = 0.4
 
@@ -83,7 +85,7 @@ class BatchWriter(Worker):
 
 
 class ConfluentProducer:
-    """A producer of librdkafka. Its calls raise their errors."""
+    """A producer of librdkafka. Its methods raise errors instead of reporting them to callbacks."""
 
     def __init__(self, servers: str):
         # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
@@ -115,7 +117,7 @@ class ConfluentProducer:
 # ---- records that stay
 
 class KeptWriter(BatchWriter):
-    """A producer of the topic `kept`, which every group of the load reads."""
+    """A worker that writes to the topic `kept`, which every group of the load reads."""
 
     def write(self, producer: Any) -> None:
         topic = self.load.name(KEPT)
@@ -124,7 +126,7 @@ class KeptWriter(BatchWriter):
 
     @abstractmethod
     def write_records(self, producer: Any, topic: str, records: list[tuple[int, int]]) -> None:
-        """Write records, given as (partition, number). Note each acknowledgement."""
+        """Write the records with these (partition, number). Note each acknowledgement."""
 
 
 class OwnKeptWriter(KeptWriter):
@@ -172,7 +174,7 @@ class KafkaPythonKeptWriter(KeptWriter):
 
 
 def check_kept(load: Load) -> str:
-    """Check that each acknowledged record is in the topic once, with its content. Return a line of the report."""
+    """Check that each acknowledged record is in the topic once and unchanged. Return a line of the report."""
     found = Numbers()
     for batch in batches_from(load.servers, load.name(KEPT), KEPT_PARTITIONS):
         for value in batch.values:
@@ -234,7 +236,9 @@ class TableWriter(BatchWriter):
         super().__init__('table', load, seed)
         self._number = 0
         self._possible: dict[bytes, list[int | None]] = {}
-        """The values that each key may have: the last acknowledged one, then those with an unknown outcome."""
+        """Maps each key to the values that it may have: the last acknowledged value, and the later values whose outcome
+        is unknown.
+        """
 
     def open(self) -> ConfluentProducer:
         return ConfluentProducer(self.load.servers)
@@ -255,7 +259,7 @@ class TableWriter(BatchWriter):
             producer.acknowledged.clear()
 
     def check(self) -> str:
-        """Check that each key has its last value."""
+        """Check that each key has one of the values that it may have."""
         topic, count = self.load.name(TABLE), 0
         found: dict[bytes, int | None] = {}
         for batch in batches_from(self.load.servers, topic, 1):

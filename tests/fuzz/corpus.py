@@ -1,8 +1,9 @@
-"""The corpus: inputs that reached new code when `make fuzz` found them, in a file of hexadecimal lines for each target.
+"""The corpus: for each target, a file with inputs as hexadecimal lines. An input reached new code when `make fuzz`
+found it.
 
     python tests/fuzz/corpus.py
 
-The command adds to the files from build/fuzz/corpus, where `make fuzz` keeps all that it finds.
+The command adds inputs from build/fuzz/corpus, where `make fuzz` keeps everything that it finds, to these files.
 """
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ HERE = pathlib.Path(__file__).parent
 FOUND = HERE.parent.parent / 'build' / 'fuzz' / 'corpus'
 MOST_INPUTS = 100
 MOST_BYTES = 256
-"""The corpus omits longer inputs, because short inputs find faults as well."""
+"""The size in bytes of the longest input in the corpus. Longer inputs are omitted, because short inputs find faults as
+well.
+"""
 
 
 def kept_inputs(target: str) -> list[bytes]:
-    """Return the inputs of a target that are in the tree. A new target has none."""
+    """Return the inputs of a target that are in the repository. A new target has no inputs there."""
     file = HERE / 'corpus' / f'{target}.txt'
     return [bytes.fromhex(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def chosen(directory: pathlib.Path, kept: Iterable[bytes]) -> list[bytes]:
-    """Return inputs of all lengths from `directory` and `kept`, without the seeds and the faults.
-
-    A run does not find the kept inputs again, because they are among its seeds.
+    """Choose inputs of different lengths from `directory` and `kept`. Omit seeds and former faults. The inputs in
+    `kept` are not in `directory`, because a run starts with them and does not find them again.
     """
     found = {path.read_bytes() for path in directory.iterdir()
              if path.stat().st_size <= MOST_BYTES and not path.name.startswith(('seed-', 'fault-'))}

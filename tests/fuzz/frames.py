@@ -1,4 +1,6 @@
-"""Random requests of every served API and version: plausible requests, and plausible requests with changed bytes."""
+"""Random requests of every served API and version. Some are plausible requests, the others plausible requests with
+changed bytes.
+"""
 from __future__ import annotations
 
 import random
@@ -21,11 +23,11 @@ EDGES = {'int8': (-128, 127), 'int16': (-2**15, 2**15 - 1), 'uint16': (0, 2**16 
 SMALL = {
     'max_wait_ms': (0, 1, 500), 'timeout_ms': (0, 1000), 'num_partitions': (-2, -1, 0, 1, 3), 'count': (-1, 0, 1, 4),
 }
-"""Fields whose large values are legal and only cost time, such as a topic of two billion partitions."""
+"""Fields in which large values are legal but only cost time. An example is the number of a topic's partitions."""
 
 
 class Frames:
-    """A random stream of frames, without size prefixes, that one seed determines."""
+    """A random stream of frames without size prefixes. The seed determines the stream."""
 
     def __init__(self, apis: list[Api], seed: int, topic_ids: list[bytes]):
         self.random = random.Random(seed)
@@ -44,8 +46,9 @@ class Frames:
         return api, header + encode(request, version)
 
     def mutated(self) -> tuple[Api, bytes]:
-        """Return a plausible request with bytes changed, removed or inserted. It keeps the API key, so that each API is
-        covered."""
+        """Return a plausible request with bytes changed, removed or inserted. The request keeps its API key, so that
+        each API gets such requests.
+        """
         api, frame = self.plausible()
         changed = bytearray(frame)
         for _ in range(self.random.randint(1, 4)):

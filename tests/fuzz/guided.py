@@ -1,6 +1,7 @@
 """One run of coverage-guided fuzzing: `python guided.py TARGET SECONDS CORPUS [options of libFuzzer]`.
 
-`make fuzz` runs it on a build with sanitizers. It ends with an error at the first fault, whose input is left in CORPUS.
+`make fuzz` runs it on a build with sanitizers. It ends with an error at the first fault, and leaves the input of the
+fault in CORPUS.
 """
 import ctypes
 import pathlib
@@ -20,7 +21,9 @@ if ctypes.CDLL(None).begin_coverage(core_with_libfuzzer.__file__.encode()):
 READERS_IN_PYTHON = ['kbroker.base.linear_pattern', 'kbroker.log', 'kbroker.metadata', 'kbroker.record',
                      'kbroker.security', 'kbroker.settings.config', 'kbroker.settings.jaas',
                      'kbroker.settings.listeners', 'kbroker.settings.properties', 'kbroker.settings.table']
-"""All other code that reads bytes is compiled. Each further module here takes a second at the start."""
+"""The modules in Python whose coverage guides the run. All other code that reads bytes is compiled. Each module in this
+list makes the start a second longer.
+"""
 
 with atheris.instrument_imports(include=READERS_IN_PYTHON):
     from fuzz.targets import TARGETS

@@ -1,6 +1,6 @@
 """Fuzzes the targets, one on each core at a time: `python run.py SECONDS [TARGET ...]`. `make fuzz` runs it.
 
-SECONDS is the processor time of each target, so a loaded machine does the same work in a longer time.
+SECONDS is the processor time of each target, so a loaded machine takes longer but does the same work.
 """
 import math
 import os
@@ -18,15 +18,16 @@ BUILD = HERE.parent.parent / 'build' / 'fuzz'
 TARGETS = ('requests', 'responses', 'batches', 'payloads', 'logins', 'names', 'rows', 'files', 'settings', 'patterns')
 SHOWN_LINES = 40
 NOISE = re.compile(r'#\d+\t|INFO: |WARNING: |You can likely resolve')
-"""The progress lines of libFuzzer. The report of a sanitizer follows them, with a long stack of the Python
-interpreter."""
+"""The progress lines of libFuzzer. A sanitizer's report comes after these lines, and contains a long stack of the
+Python interpreter.
+"""
 
 
 def environment() -> Mapping[str, str]:
     """Return the variables of a run.
 
-    The library with the table of coverage is loaded before the sanitizer: see coverage_map.c. The library of C++ is
-    loaded, too: when the sanitizer starts, it looks for the functions that throw exceptions of C++, which atheris uses.
+    They make the process load the library with the table of coverage before the sanitizer (see coverage_map.c), and the
+    C++ library: when the sanitizer starts, it looks for the functions that throw C++ exceptions, which atheris uses.
     """
     compiler = os.environ.get('CC', 'cc').split()[-1]
     libraries = [subprocess.run([compiler, f'-print-file-name={name}'], check=True, capture_output=True,
@@ -72,7 +73,8 @@ def fuzz(target: str, seconds: float, variables: Mapping[str, str]) -> bool:
 
 
 def main(seconds: str, *targets: str) -> None:
-    # libFuzzer ends its process at once, which leaves the temporary directory of a target behind.
+    # libFuzzer ends its process without a cleanup, and the temporary directory of the target remains. It is therefore
+    # put in this one.
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         variables = {**environment(), 'TMPDIR': temporary}
         if not all(list(pool.map(lambda target: fuzz(target, float(seconds), variables), targets or TARGETS))):

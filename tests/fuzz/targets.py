@@ -68,7 +68,7 @@ SEED = 17
 MAX_OUTPUT_BYTES = 64 * 1024
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = b'the id of orders'
-"""Inputs contain this in place of the id of the topic `orders`, which differs from run to run."""
+"""The placeholder that inputs contain for the id of the topic `orders`, which differs from run to run."""
 BATCH_CRC = struct.Struct('>I')
 CRC_POSITION, CRC_COVERS_FROM = 17, 21
 
@@ -98,8 +98,9 @@ def _directory() -> pathlib.Path:
 # ---- readers of bytes from peers
 
 class _Errors(logging.Handler):
-    """Turns an error in the log into a failure of the target: the dispatcher logs each unexpected exception as an
-    error."""
+    """Turns an error in the log into a failure of the target. The dispatcher logs each unexpected exception as an
+    error.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -184,8 +185,9 @@ def _rules() -> ProduceRules:
 
 
 def run_batch(data: bytes) -> None:
-    """Read a batch as the broker and as the consumer do. Set its checksum first, because few mutations have the right
-    one."""
+    """Read a batch as the broker and as the consumer do. Correct its checksum first, because most mutations make it
+    wrong.
+    """
     if len(data) >= HEADER_BYTES:
         data = (data[:CRC_POSITION] + BATCH_CRC.pack(crc32c(data[CRC_COVERS_FROM:])) + data[CRC_POSITION + 4:])
     readers: list[Callable[[], object]] = [
@@ -261,7 +263,8 @@ def logins() -> Iterator[bytes]:
 
 
 def run_name(data: bytes) -> None:
-    """Read the bytes as the name in a certificate. Then map the name in them by the rules in them."""
+    """Read the bytes as the name in a certificate. Then read them as rules and a name, and map the name by the rules.
+    """
     with contextlib.suppress(DistinguishedNameError):
         subject_text(data)
     with contextlib.suppress(DistinguishedNameError):
@@ -340,7 +343,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     META_PROPERTIES_FILE: lambda directory, name: read_meta_properties(FileSystem(), directory),
     'quorum-state': lambda directory, name: parse_quorum_state(pathlib.Path(directory, name).read_bytes(), name),
 }
-"""The readers of small files. The first byte of the input chooses the reader."""
+"""The readers of small files. The first byte of an input chooses the reader."""
 
 
 def run_file(data: bytes) -> None:
@@ -399,7 +402,7 @@ def settings() -> Iterator[bytes]:
 
 
 def run_pattern(data: bytes) -> None:
-    """Compile the first line as a regular expression, and match the second."""
+    """Compile the first line as a regular expression, and match the second line against it."""
     pattern, _, text = data.decode('utf-8', 'replace').partition('\n')
     with contextlib.suppress(PatternError):
         LinearPattern(pattern).matches(text[:500])

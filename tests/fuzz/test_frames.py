@@ -1,4 +1,5 @@
-"""Whole and damaged requests of every served API get an answer or a closed connection, without errors or leaks.
+"""The broker answers whole and damaged requests of every served API or closes the connection. It logs no error and
+leaks no memory.
 
 The broker runs in the test's process on a real directory, without sockets. `make soak` runs a million frames.
 """
@@ -61,7 +62,8 @@ def test_a_million_damaged_requests(broker, caplog, soak_count, soak_seed, tally
 
 
 def test_damaged_requests_leave_nothing_behind(broker, caplog):
-    # The memory for topics, groups and producers is bounded, and refused frames must not increase it.
+    # The memory for topics, groups and producers has bounds of its own. Therefore only refused frames are counted here,
+    # which must use no memory.
     frames = Frames(served_apis(), 7, [])
     refused = []
     while len(refused) < 2000:

@@ -1,5 +1,5 @@
-"""The broker serves no request, whole or damaged, of a client that has not logged in. Each request ends at most its own
-login.
+"""The broker serves no request, whole or damaged, of a client that has not logged in. A request can end the login of
+its own connection, but of no other connection.
 
 The broker runs in the test's process, without sockets. `make soak` runs 200,000 frames.
 """
@@ -25,7 +25,7 @@ LISTENER = 'SASL_PLAINTEXT'
 HANDSHAKES = [frame_of(SaslHandshakeRequest(mechanism='PLAIN'), version) for version in (0, 1)]
 BEGINNINGS = ([], [frame_of(ApiVersionsRequest(client_software_name='x', client_software_version='1'), 3)],
               [HANDSHAKES[0]], [HANDSHAKES[1]])
-"""The frames that a connection sends before the random one."""
+"""The frames that a connection sends before the random frame."""
 OF_A_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
@@ -36,7 +36,9 @@ class GuardedConnection(InProcessConnection):
     is_leaving = False
 
     def await_login(self, _: int) -> None:
-        """Ignore the bound on frames before a login: the test sends frames of any length."""
+        """Do nothing. A real connection bounds the size of frames before a login, but the test sends frames of any
+        length.
+        """
 
     def end_login(self) -> None:
         raise AssertionError('a client without a password is logged in')

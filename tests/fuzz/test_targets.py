@@ -1,4 +1,6 @@
-"""The targets of `make fuzz` on the ordinary build: their seeds and corpus, former faults, and a few mutations."""
+"""The targets of `make fuzz` run on the ordinary build, with their seeds, their corpus, former faults, and a few
+mutations.
+"""
 import pathlib
 import random
 import re
@@ -63,7 +65,7 @@ def test_a_reader_of_foreign_bytes_raises_what_it_documents(name, request):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_fuzzing_that_follows_coverage_finds_no_fault(soak_minutes, tally):
-    """On a build with sanitizers, all targets together take the processor time that the soak allows."""
+    """The targets run on a build with sanitizers. Together they use the processor time that the soak allows."""
     seconds = round(soak_minutes * 60 / len(TARGETS))
     done = subprocess.run(['make', 'fuzz', f'FUZZ_SECONDS={seconds}'], cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)

@@ -1,4 +1,4 @@
-"""Functions that run programs under callgrind, switch its counting on, and read its counts."""
+"""Functions that run programs under callgrind, start its counting, and read its counts."""
 from __future__ import annotations
 
 import os
@@ -11,11 +11,15 @@ from collections.abc import Sequence
 LIMIT_S = 1500
 HERE = pathlib.Path(__file__).parent
 COUNTS_LATER = '--instr-atstart=no'
-"""An option of callgrind: the program starts uncounted, and runs several times as fast until counting begins."""
+"""An option of callgrind with which counting begins only when the program starts it. Until then, the program runs
+several times as fast.
+"""
 
 
 def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
-    """Run a program of this directory with a fixed hash seed and bytecode in `bytecode`. Return its output."""
+    """Run a program of this directory with a fixed hash seed. Its bytecode is in the directory `bytecode`. Return its
+    output.
+    """
     env = {key: value for key, value in os.environ.items() if key != 'PYTHONDONTWRITEBYTECODE'}
     done = subprocess.run([*under, sys.executable, str(HERE / name), *map(str, arguments)], capture_output=True,
                           text=True, timeout=LIMIT_S, check=False,
@@ -25,8 +29,9 @@ def run_program(name: str, *arguments: object, under: Sequence[str] = (), byteco
 
 
 def callgrind(output: pathlib.Path, *options: str) -> list[str]:
-    """Return the words that run a command under callgrind. With COUNTS_LATER, the program must call
-    `count_from_now_on`."""
+    """Return the command-line words that run a command under callgrind. With COUNTS_LATER, the program must call
+    `count_from_now_on`.
+    """
     return ['valgrind', '--tool=callgrind', '--dump-line=no', f'--callgrind-out-file={output}', *options]
 
 

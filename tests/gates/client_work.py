@@ -1,4 +1,4 @@
-"""Sends or consumes records without a broker, so that callgrind counts the work of the client alone.
+"""Sends or consumes records without a broker, so that callgrind counts only the work of the client.
 
 Arguments: `send`, `send_batch` or `consume`, and a number of records.
 """
@@ -22,7 +22,7 @@ from kbroker.record.batch import encode_batch  # noqa: E402
 
 VALUE = b'x' * 100
 BATCH_BYTES = 16 << 20
-"""The batches are so large that none becomes full and is sent during the run."""
+"""A batch size so large that no batch becomes full, which would send it during the run."""
 ROWS_OF_A_BATCH = 100
 POLL_RECORDS = 500
 

@@ -13,7 +13,7 @@ PROPERTY = 'verdict'
 
 
 def pytest_collection_modifyitems(items):
-    """Skip the gates on a debug build. A compiled module contains the options of its compiler."""
+    """Skip the gates on a debug build. The compiler options in a compiled module show the kind of build."""
     with open(crc32c.__file__, 'rb') as file:
         if b' -O0 ' in file.read():
             skip = pytest.mark.skip('gates: this is a debug build, the bounds are for a release build')
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 def verdict(record_property):
     """Return `verdict(what, found, most=..., least=...)`, which judges a figure by its bound.
 
-    It adds a line to the table of the gates, and raises TooSlow if the figure exceeds its bound.
+    The function adds a line to the table of the gates, and raises TooSlow if the figure exceeds its bound.
     """
     def judge(what, found, *, most=None, least=None):
         is_kept = (most is None or found <= most) and (least is None or found >= least)

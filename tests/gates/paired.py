@@ -1,5 +1,6 @@
-"""Measures the ratio of the CPU times of two functions as the median of alternating pairs, which is stable on a noisy
-machine."""
+"""Measures the ratio of the CPU times of two functions. The functions run in alternating pairs, and the median of the
+pairs is stable on a noisy machine.
+"""
 from __future__ import annotations
 
 import gc
@@ -9,10 +10,8 @@ from collections.abc import Callable
 
 PAIRS = 15
 SPAN_NS = 2_000_000
-"""The least duration of one side of a pair in nanoseconds.
-
-It is far above the cost of reading the clock, and far below a slice of the scheduler, so that both sides run under the
-same load.
+"""The least duration of one side of a pair in nanoseconds. It is far longer than a reading of the clock, and far
+shorter than a time slice of the scheduler, so that both sides run under the same load.
 """
 
 Work = Callable[[], object]
@@ -42,7 +41,7 @@ def _pair(reference: Work, ours: Work, reference_count: int, our_count: int, *, 
 
 
 def _calls_per_span(work: Work) -> int:
-    """Return the number of calls that fill a span. This also warms up the function."""
+    """Return how many calls of `work` take the least duration of a side. The calls also warm up the function."""
     count = 1
     while _cpu_ns(work, count) < SPAN_NS:
         count *= 2

@@ -1,4 +1,5 @@
-"""The requests whose cost the gates bound. A broker in the process and one behind a socket get the same requests."""
+"""The requests whose cost the gates bound. A broker in this process and a broker behind a socket get the same requests.
+"""
 from __future__ import annotations
 
 import re
@@ -28,7 +29,7 @@ Requests = list[tuple[Any, int]]
 """Requests, each with its version."""
 
 BATCHES = {300: (1, 220), 16_384: (140, 105)}
-"""For the approximate size of a batch in bytes: the number of its records, and the size of each in bytes."""
+"""Maps the approximate size of a batch in bytes to (number of records, size of a record in bytes)."""
 GROUP = 'gate'
 NO_EPOCH = -1
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
@@ -51,7 +52,7 @@ class Work:
         return [(self._produce('produced', size_bytes), 12)] * count
 
     def fetch(self, count: int, size_bytes: int) -> Requests:
-        """Return fetches from the beginning of a longer partition."""
+        """Return fetches from the beginning of a partition that has more than `size_bytes`."""
         self._fill(2 * size_bytes)
         return [self._fetch(0, size_bytes)] * count
 
@@ -62,7 +63,7 @@ class Work:
         return [self._fetch(end_offset - (count + 10 - number) * each, size_bytes) for number in range(count)]
 
     def fetch_last(self, count: int, size_bytes: int) -> Requests:
-        """Return fetches of the end of a partition."""
+        """Return fetches of the last `size_bytes` of a partition."""
         end_offset = self._fill(2 * size_bytes)
         return [self._fetch(end_offset - self._whole_batches(size_bytes), size_bytes)] * count
 
@@ -72,7 +73,7 @@ class Work:
         return BATCHES[16_384][0] * (size_bytes // len(request.topic_data[0].partition_data[0].records))
 
     def _fill(self, size_bytes: int) -> int:
-        """Append this many bytes to the partition. Return its end offset."""
+        """Append `size_bytes` to the partition. Return its end offset."""
         for _ in range(size_bytes // 16_384):
             found = self._ask(self._produce('fetched', 16_384), 12)
             assert_sound(found)
@@ -84,7 +85,8 @@ class Work:
         return FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12
 
     def begin_transactions(self, count: int) -> Requests:
-        """Return requests that begin transactions with Produce, as TV2 does. Each is from another producer."""
+        """Return requests that begin transactions with Produce, as TV2 does. Each request is from a different producer.
+        """
         return [(self._transactional_produce(*producer), 12) for producer in self._producers(count)]
 
     def add_partitions(self, count: int) -> Requests:
@@ -105,13 +107,14 @@ class Work:
         return requests
 
     def commit_offsets(self, count: int) -> Requests:
-        """Return commits of the offset of one partition, for a group without members."""
+        """Return commits of one partition's offset for a group without members."""
         request = OffsetCommitRequest
         return [(request(group_id=GROUP, topics=[request.OffsetCommitRequestTopic(name='transacted', partitions=[
             request.OffsetCommitRequestPartition(committed_offset=number)])]), 9) for number in range(count)]
 
     def commit_offsets_in_transactions(self, count: int) -> Requests:
-        """Begin transactions with Produce, as TV2 does. Return commits of the offset of one partition in each."""
+        """Begin transactions with Produce, as TV2 does. Return a commit of one partition's offset for each transaction.
+        """
         request = TxnOffsetCommitRequest
         requests = []
         for number, (transactional_id, producer_id, producer_epoch) in enumerate(self._producers(count)):
@@ -124,14 +127,14 @@ class Work:
         return requests
 
     def heartbeats_of_a_consumer(self, count: int) -> Requests:
-        """Return heartbeats of a member of a consumer group for which nothing changes."""
+        """Return heartbeats of a member of a stable consumer group."""
         request = ConsumerGroupHeartbeatRequest
         join = request(group_id='gate-consumers', member_id='member', rebalance_timeout_ms=60_000,
                        subscribed_topic_names=['produced'], topic_partitions=[])
         return [(request(group_id='gate-consumers', member_id='member', member_epoch=self._settled(join)), 1)] * count
 
     def heartbeats_of_a_share_consumer(self, count: int) -> Requests:
-        """Return heartbeats of a member of a share group for which nothing changes."""
+        """Return heartbeats of a member of a stable share group."""
         request = ShareGroupHeartbeatRequest
         join = request(group_id='gate-shares', member_id='member', subscribed_topic_names=['produced'])
         return [(request(group_id='gate-shares', member_id='member', member_epoch=self._settled(join)), 1)] * count

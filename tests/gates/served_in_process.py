@@ -3,12 +3,12 @@
     valgrind --tool=callgrind --instr-atstart=no --dump-before=getsid \\
         python tests/gates/served_in_process.py COUNT DIRECTORY [NAME...]
 
-With names of requests, only these are served, to a user with ACLs for them among 10,000 others. The program begins to
-count when the first requests are ready, because under callgrind the start takes longer than the rest. A mark is a call
-of getsid(2), which no other code makes. With the option above, callgrind writes its counts since the last mark at each
-mark. Each kind of request has three marks: after the preparation, after a loop of no requests, and after a loop of
-COUNT requests. The work is the same in every run: the clock is manual, the requests exist before the loop, and the
-garbage collector is off.
+With names of requests, the program serves only these requests. The client is then a user whose rights come from ACLs,
+among 10,000 other ACLs. Counting begins when the first requests are ready, because under callgrind the start of the
+program takes longer than the requests. A mark is a call of getsid(2), which no other code makes. With the option
+--dump-before, callgrind writes at each mark the counts since the last mark. Each kind of request has three marks: after
+the preparation, after a loop of no requests, and after a loop of COUNT requests. The work is the same in every run: the
+clock is manual, the requests exist before the loop, and the garbage collector is off.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mark() -> None:
 
 
 def session_of(broker: InProcessBroker) -> Session:
-    """Return the session of a user who has all rights by ACLs, among many ACLs of other users."""
+    """Return the session of a user whose rights all come from ACLs. The broker also has many ACLs of other users."""
     assert broker.authorizer is not None
     for number in range(ACLS):
         is_own = number < len(OWN_TYPES)

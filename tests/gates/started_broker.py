@@ -2,7 +2,7 @@
 
     python tests/gates/started_broker.py DIRECTORY
 
-It prints the imported modules.
+The program prints the names of the imported modules.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a producer and a consumer for each record is bounded, in instructions."""
+"""The work of a producer and a consumer for each record is bounded. It is counted in instructions."""
 import sys
 
 import pytest
@@ -6,7 +6,7 @@ from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
 
 RECORDS = 10_000
 INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 3,411, 325 and 695
-"""The bounds on instructions for a record of 100 bytes, by version of Python."""
+"""Maps each version of Python to the bounds on instructions for a record of 100 bytes."""
 
 
 @pytest.fixture(scope='module')

@@ -1,6 +1,6 @@
-"""The compiled paths keep their speed relative to references, which run at the same time on the same processor.
+"""Each compiled path keeps its speed relative to a reference. Both run alternately on the same processor.
 
-`bench/kernels.py` declares them with their bounds. To set a bound again, print the ratios: `make gates`.
+`bench/kernels.py` declares them with their bounds. `make gates` prints the ratios, from which a bound is set.
 """
 import pytest
 from kernels import CASES, CRCMOD

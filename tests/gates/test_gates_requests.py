@@ -1,7 +1,7 @@
 """The cost of a request is bounded, in instructions of the broker's process and in system calls.
 
-Counts vary less than times, so a bound is close to the count that was measured when it was set. The comment next to a
-bound has that count. To set the bounds again, print the counts: `make gates`.
+Counts vary less than times, so a bound is slightly above the count that was measured when it was set. The comment next
+to a bound has the measured count. `make gates` prints the current counts.
 """
 import itertools
 import signal
@@ -22,12 +22,14 @@ COUNT = 200
 SYSTEM_CALL_COUNT = 200
 BURST = 20
 ATTEMPTS = 3
-"""The system calls of a burst are counted up to this many times. A turn ends after a millisecond, and on a busy machine
-that can cut a burst in two, which takes more calls."""
+"""The largest number of attempts to count the system calls of a burst. A turn of the loop ends after a millisecond. On
+a busy machine this can divide a burst between two turns, which need more calls.
+"""
 PEER_LIMIT_S = 120
 BETWEEN_MARKS = (COUNTS_LATER, '--dump-before=getsid')
-"""The options of callgrind for `served_in_process.py`, whose docstring describes the start of counting and the
-marks."""
+"""The options of callgrind for `served_in_process.py`. The docstring of that program describes the start of counting
+and the marks.
+"""
 
 INSTRUCTIONS = {
     (3, 11): {
@@ -45,7 +47,7 @@ INSTRUCTIONS = {
         'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }
-"""The bounds on instructions of a request without the network, by version of Python, which affects them."""
+"""Maps each version of Python to the bounds on the instructions of a request without the network."""
 
 MIDDLE_TO_END = 1.15  # 1.06
 """The bound on the ratio of instructions of a Fetch from the middle of a partition to those of a Fetch from its end."""
@@ -55,10 +57,9 @@ GUARDED = {
     'Fetch of 64 KiB': 2_000,  # 605 to 1,229
     'OffsetCommit of one partition': 1_700,  # 1,243
 }
-"""The bounds on additional instructions of a request whose client has its rights from ACLs, among 10,000 ACLs.
-
-A figure is the difference of two runs of COUNT requests, divided by COUNT. An event that happens once in a run adds a
-COUNTth of its cost.
+"""The bounds on the additional instructions of a request if the client's rights come from ACLs, among 10,000 ACLs. A
+figure is the difference between a run with ACLs and a run without, divided by their COUNT requests. An event that
+happens once in a run therefore adds a COUNTth of its cost.
 """
 
 SYSTEM_CALLS = {
@@ -80,7 +81,9 @@ SYSTEM_CALLS = {
     ('idle heartbeat of a consumer', BURST): 0.5,  # 0.15
     ('TxnOffsetCommit of one partition', BURST): 2.5,  # 2.15
 }
-"""The bounds on system calls of a request that is sent alone (1), or together with BURST - 1 others."""
+"""The bounds on the system calls for a request: sent by itself (1), and sent together with BURST - 1 other requests
+(BURST).
+"""
 
 
 @pytest.fixture(scope='module')
@@ -94,8 +97,9 @@ def bytecode(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def instructions(bytecode, tmp_path_factory):
-    """Count the instructions of one request of each kind, in one run of callgrind: a loop of COUNT requests minus an
-    empty loop."""
+    """Count the instructions of one request of each kind in one run of callgrind. A count is that of a loop of COUNT
+    requests minus that of an empty loop, divided by COUNT.
+    """
     directory = tmp_path_factory.mktemp('callgrind')
     run_program('served_in_process.py', COUNT, directory / 'data', bytecode=bytecode,
                 under=callgrind(directory / 'out', *BETWEEN_MARKS))
@@ -143,7 +147,7 @@ class Peer:
         self.file = self.socket.makefile('rb')
 
     def exchange(self, frames):
-        """Send all frames at once. Return the last answer."""
+        """Send all frames in one call, and receive their answers. Return the last answer."""
         self.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in frames))
         return [self.file.read(int.from_bytes(self.file.read(4), 'big')) for _ in frames][-1]
 
@@ -157,8 +161,9 @@ class Peer:
 
 @pytest.fixture(scope='module')
 def system_calls(tmp_path_factory):
-    """Count the system calls of a broker process for one request of each kind, sent alone and in bursts. Return the
-    counts by name of the call."""
+    """Count the system calls of a broker process for one request of each kind, sent alone and in bursts. Return {(kind
+    of request, 1 or BURST): {system call: count}}.
+    """
     directory = tmp_path_factory.mktemp('strace')
     broker = BrokerProcess(directory / 'data', SETTINGS)
     broker.start()

@@ -1,4 +1,4 @@
-"""The checker finds every kind of anomaly that is planted into a sound history, and none in sound ones.
+"""The checker finds every kind of anomaly that is planted into a sound history, and no anomaly in a sound history.
 
 Covers promises 1, 2 and 4 of docs/design.md.
 """
@@ -70,7 +70,9 @@ class Plants:
         chunk[2].insert(place, number)
 
     def followers(self, least):
-        """Return polls with at least `least` records of one partition, neither final nor the first of their reader."""
+        """Return polls with at least `least` records of one partition. The first and the final poll of a reader are
+        excluded.
+        """
         seen = set()
         found = []
         for poll in self.of_type('poll'):

@@ -1,4 +1,4 @@
-"""kbroker-verify finds bugs that were planted into a broker, and none in an unchanged broker.
+"""kbroker-verify finds bugs that were planted into a broker, and no bug in an unchanged broker.
 
 Covers promises 1, 2 and 4 of docs/design.md.
 """
@@ -42,7 +42,7 @@ def broker(directory, settings=None, program=('-m', 'kbroker'), place=ROOT):
 
 
 def kinds_found(directory, servers, command, **plan):
-    """Run once. Return the kinds of anomalies, and the failures of the run itself."""
+    """Run kbroker-verify once. Return the kinds of anomalies that it found, and the failures of the run itself."""
     history = directory / 'history.jsonl'
     outcome = Run(Plan(servers, **plan), history, command).run()
     verdict = check(load(history))
@@ -50,7 +50,7 @@ def kinds_found(directory, servers, command, **plan):
 
 
 def find(directory, servers, command, wanted, **plan):
-    """Run until one of the wanted kinds is found."""
+    """Run kbroker-verify until it finds an anomaly of one of the wanted kinds."""
     found = set()
     for seed in range(ROUNDS):
         kinds, _ = kinds_found(directory, servers, command, seed=seed, **plan)
@@ -112,7 +112,7 @@ def test_a_planted_bug_is_found(tmp_path, bug):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_a_sound_broker_shows_no_anomaly_in_an_hour(tmp_path, soak_minutes, soak_seed, tally):
-    """`--soak-share` and `--soak-seed` choose another duration and other faults."""
+    """`--soak-share` changes the duration, and `--soak-seed` the faults."""
     with broker(tmp_path) as (servers, command):
         assert kinds_found(tmp_path, servers, command, seconds=60 * soak_minutes, seed=soak_seed, nemesis=(
             'cut', 'delay', 'hold', 'half-open', 'kill', 'pause')) == (set(), [])

@@ -101,7 +101,7 @@ def test_nothing_is_final_while_a_worker_goes_on(tmp_path):
 
 
 class LateWriter(Worker):
-    """A worker whose first record is acknowledged after the time of the run."""
+    """A worker whose first record is acknowledged only after the duration of the run."""
 
     def work(self):
         self._stop.wait(0.01)
@@ -158,7 +158,9 @@ WAIT = """public class Wait {
 
 @pytest.mark.jvm
 def test_a_java_process_waits_as_long_as_it_asks_with_the_clock_of_a_run(tmp_path):
-    """Earlier, each wait of a Java process ended at once. Apache Kafka kept all processors busy and did not start."""
+    """In an earlier version, each wait of a Java process ended immediately, so Apache Kafka kept all processors busy
+    and did not start.
+    """
     try:
         environment = verify.fake_time(tmp_path / 'clock')
     except ClickException as error:

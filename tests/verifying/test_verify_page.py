@@ -12,7 +12,7 @@ from kbroker_tools.commands.verify import main
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A function that changes the rows of a history, writes it, and returns the arguments for its check."""
+    """A function that changes the rows of a history, writes the history, and returns the arguments for its check."""
     def write(change=lambda rows: None):
         rows = ModelledRun(3, 400).rows()
         change(rows)

@@ -1,4 +1,4 @@
-"""The proxy of kbroker-verify disturbs connections, and keeps clients behind it."""
+"""The proxy of kbroker-verify disturbs connections, and gives clients its own address instead of the broker's."""
 import random
 import socket
 import struct

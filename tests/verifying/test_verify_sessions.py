@@ -25,7 +25,7 @@ from kbroker_tools.verify.workloads import ListAppender, MovingTransformer, Sess
 
 
 class DroppingGetter:
-    """A client that reads a record of each partition in a poll. Its second poll drops the records and fails."""
+    """A client that reads a record of each partition in each poll. Its second poll drops the records and fails."""
 
     def __init__(self):
         self.positions = {}
@@ -101,7 +101,9 @@ def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypat
 
 
 class ScriptedMember:
-    """A member whose polls return the records of a script, which also has the assignment changes before each poll."""
+    """A member that follows a script. The script has the records of each poll, and the changes of the assignment before
+    it.
+    """
 
     def __init__(self, script, stop):
         self.script = iter(script)
@@ -126,7 +128,7 @@ class ScriptedMember:
 
 
 class ScriptedWriter(NotedWriter):
-    """A producer whose transactions all succeed. It notes the offsets of each one."""
+    """A producer whose transactions all succeed. It notes the offsets that each transaction commits."""
 
     def __init__(self):
         super().__init__()
@@ -149,7 +151,9 @@ class ScriptedWriter(NotedWriter):
 
 
 class ScriptedRandom(random.Random):
-    """A random generator that returns the numbers of a script. Every pause and every stay is the shortest possible."""
+    """A random generator that returns the numbers of a script. With it, each pause, and each stay of a member in its
+    group, is as short as possible.
+    """
 
     def __init__(self, *numbers):
         super().__init__(0)
@@ -210,7 +214,7 @@ def test_a_final_read_that_always_fails_ends_with_the_failure_and_records_how_fa
 
 
 class StrangeAdmin:
-    """An admin of a broker that has never seen the group."""
+    """An admin of a broker that does not know the group."""
 
     def __init__(self, *arguments):
         pass
@@ -251,7 +255,9 @@ def test_a_commit_of_confluent_kafka_is_not_repeated_for_ever(monkeypatch):
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
-    """In one of ten runs, the flush of a fenced producer lost its exception. Earlier, the run then had no verdict."""
+    """In one of ten runs, the flush of a fenced producer lost its exception. In an earlier version, such a run ended
+    without a verdict.
+    """
     class Fenced:
         def flush(self, *timeout_s):
             raise SystemError('flush returned NULL without setting an exception')
