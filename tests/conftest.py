@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the requirements of a run."""
+"""Fixtures for all tests, and hooks that select, skip and distribute tests."""
 import pathlib
 import sys
 
@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 pytest.register_assert_rewrite('support', 'behaviours')
 
-# Hypothesis fails no example because the machine is slow.
+# With this profile, Hypothesis does not fail an example because the machine is slow.
 settings.register_profile('any machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('any machine')
 
@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 class Brokers:
-    """Starts broker processes, and kills them at the end. A traceback in the log of a broker fails the test."""
+    """Starts broker processes, and kills them when the test ends. A traceback in the log of a broker fails the test."""
 
     def __init__(self, against, directory):
         self._type = KafkaProcess if against == 'apache-kafka' else BrokerProcess
@@ -110,7 +110,8 @@ class Brokers:
 
 @pytest.fixture
 def start_broker(request, tmp_path):
-    """A function that starts a broker for this test alone, with settings and optionally a directory."""
+    """A function that starts a broker for a single test, with the given settings and, if wanted, on a given directory.
+    """
     brokers = Brokers(request.config.getoption('--against'), tmp_path)
     yield brokers.start
     brokers.end()
@@ -118,13 +119,13 @@ def start_broker(request, tmp_path):
 
 @pytest.fixture
 def broker(start_broker):
-    """A broker for this test alone. The test may restart and kill it."""
+    """A broker for a single test, which may restart and kill it."""
     return start_broker()
 
 
 @pytest.fixture
 def cluster(broker):
-    """Connections of kbroker's client to `broker`. A test file may define `broker` for all its tests."""
+    """The connections of kbroker's client to the fixture `broker`, which a test file may define in another way."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     cluster = Cluster(ClientConfig.load(broker.address))
@@ -142,7 +143,7 @@ def shared_broker(request, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def secured(tmp_path_factory):
-    """A broker with logins of every mechanism."""
+    """A broker to which clients can log in by every mechanism."""
     from support.brokers.secured_broker import SecuredBroker
     secured = SecuredBroker(tmp_path_factory.mktemp('secured'))
     yield secured
@@ -151,7 +152,7 @@ def secured(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def proxied(tmp_path_factory):
-    """A broker whose clients come through a proxy."""
+    """(broker, proxy): the clients of the broker connect through the proxy."""
     from support.clients.late_requests import broker_behind_proxy
     with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
         yield found
@@ -183,19 +184,19 @@ def soak_seed(request):
 
 @pytest.fixture(scope='session')
 def soak_minutes(soak_share):
-    """How long a soak test with a duration runs."""
+    """The duration of a soak test in minutes."""
     return 60 * soak_share
 
 
 @pytest.fixture(scope='session')
 def soak_count(soak_share):
-    """A function that returns the share of a count, but not less than `least`."""
+    """A function that returns the soak's share of a count, but at least `least`."""
     return lambda count, least=1: share_of(count, soak_share, least)
 
 
 @pytest.fixture
 def tally(record_property):
-    """A function with which a test adds a count to a kind of the running totals."""
+    """A function with which a test adds a count to one kind of the running totals."""
     def note(kind, count):
         assert kind in KINDS, f'{kind}: expected one of {KINDS}'
         record_property(PROPERTY, (kind, count))
@@ -216,5 +217,5 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(scope='session')
 def soak_sample(soak_share, soak_seed):
-    """A function that samples a list by the soak share."""
+    """A function that returns the soak's share of a list."""
     return lambda values: sample(values, soak_share, soak_seed)

@@ -1,4 +1,4 @@
-"""Tests that exceed a bound on time are run again, with new fixtures, and judged by their best run."""
+"""A test that exceeds a bound on time runs again with new fixtures, and is judged by its best run."""
 import subprocess
 import sys
 

@@ -141,7 +141,7 @@ def test_the_load_generator_says_which_error_codes_came(address):
 
 
 def test_the_bench_of_peers_measures_those_that_there_are(tmp_path):
-    """Peers that need Java or Go are left out, because they take longer than all other tests of this file."""
+    """The test omits peers that need Java or Go, because they take longer than all other tests of this file."""
     out = tmp_path / 'peers.jsonl'
     pattern = 'produce 300 B, 8 x 5$|fetch 64 KiB, 8|transactions of 1, 64 producers, version 2( .disk.)?$|confluent'
     arguments = ['bench/peers.py', '--quick', '--set', 'all', '--peers', 'kbroker,kbroker-disk', '--cells', pattern,
@@ -178,7 +178,7 @@ def assert_measured(peer, directory):
 
 
 def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
-    """A cell that the file already has is not measured again. The table shows it."""
+    """The bench does not measure a cell again that the results file already has, but its table includes the cell."""
     peers = ('kbroker', 'floor', 'floor-files')
     arguments = ['bench/peers.py', '--quick', '--peers', ','.join(peers), '--out', str(tmp_path / 'peers.jsonl')]
     run([*arguments, '--cells', 'round trip'])
@@ -193,7 +193,9 @@ def test_the_bench_of_peers_goes_on_where_it_was(tmp_path):
 
 
 def judgements(produced):
-    """Return the verdicts on Produce of 16 KiB compared with Kafka, for (rate, broker CPU) of each peer."""
+    """Return the verdicts that compare a peer with Kafka for Produce of 16 KiB. `produced` maps each peer to (rate,
+    broker CPU).
+    """
     rows = [Row('produce 16 KiB, 8 x 5', peer, 1, {'rate': rate, 'cpu_us': cpu_us})
             for peer, (rate, cpu_us) in produced.items()]
     cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in verdicts(Results(rows))]
@@ -212,7 +214,7 @@ def test_a_target_beyond_what_the_floor_reaches_is_no_fault_of_the_broker():
 
 
 def test_a_curve_is_judged_by_the_most_by_which_it_rises():
-    """The curve may fall: a broker that handles more requests at once has lower costs for each request."""
+    """A curve that falls is accepted: a broker that handles more requests together has lower costs for each request."""
     costs = {'1': 9, '100': 3, '1,000': 3.5, '10,000': 4.2}
     rows = [Row(f'produce 300 B at random, 8 x 5, {partitions} partitions', peer, 1, {'cpu_us': cost * scale})
             for partitions, cost in costs.items() for peer, scale in (('kafka', 1), ('kbroker', 2))]
@@ -234,9 +236,8 @@ def test_a_loss_is_judged_by_the_interval_of_its_median():
 @pytest.mark.parametrize('handling', ['pass', "raise SystemError('error return without exception') from stopped"],
                          ids=['dropped', 'replaced'])
 def test_a_stop_that_a_client_library_hides_is_one(handling, tmp_path):
-    """Earlier, the signal sometimes arrived in a callback of confluent-kafka.
-
-    The exception became a SystemError, or was only printed, and then the bench continued and ended with status 0.
+    """In an earlier version, the signal sometimes arrived in a callback of confluent-kafka, where its exception became
+    a SystemError, or was only printed. If it was printed, the bench continued and ended with status 0.
     """
     program = ("import signal, sys; sys.path.insert(0, 'bench'); from stopping import workplace\n"
                'with workplace():\n'
@@ -261,10 +262,9 @@ STOPPED = {
 @pytest.mark.parametrize('to_group', [False, True], ids=['alone', 'with all it started'])
 @pytest.mark.parametrize('bench', STOPPED)
 def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_group, tmp_path):
-    """`timeout` and Ctrl-C signal a whole group of processes.
-
-    Earlier, the bench then sent topic deletions to brokers that had ended, and waited five minutes for the answers. It
-    handled the error instead of the signal, and started the next broker.
+    """`timeout` and Ctrl-C send the signal to a whole group of processes. In an earlier version, the bench then sent
+    topic deletions to brokers that had ended, and waited five minutes for the answers. It handled the error instead of
+    the signal, and started the next broker.
     """
     temporary = tmp_path / 'temporary'
     temporary.mkdir()
@@ -294,7 +294,8 @@ with stopping.workplace(report=lambda: 'measured so far\\n'):
 
 
 def test_a_bench_that_waits_in_a_library_is_ended_by_force_and_reports(tmp_path):
-    """If the signal has ended the broker as well, a commit of confluent-kafka waits for a minute."""
+    """If the signal ends the broker as well, a commit of confluent-kafka waits for a minute, and no Python code runs.
+    """
     with subprocess.Popen([sys.executable, '-c', IN_A_LIBRARY], cwd=ROOT / 'bench', stdout=subprocess.PIPE,
                           env={**os.environ, 'TMPDIR': str(tmp_path)}, text=True) as process:
         process.stdout.readline()

@@ -35,9 +35,9 @@ def test_a_broker_that_no_client_could_find_does_not_start(tmp_path, monkeypatch
 
 
 def test_what_the_last_flush_sets_off_is_still_written_by_a_stop(tmp_path):
-    # Earlier, a SIGTERM during a commit could end in a traceback: the last flush made the PREPARE row durable, so the
-    # broker appended the markers and requested another flush, but the flusher's worker was already closed. The next
-    # start then had to recover.
+    # In an earlier version, a SIGTERM during a commit could cause a traceback. The last flush made the PREPARE row
+    # durable, so the broker appended the markers and requested a further flush, but the flusher's worker was already
+    # closed. The next start then had to recover the logs.
     broker = Broker(Config({'log.dirs': str(tmp_path), 'listeners': 'PLAINTEXT://127.0.0.1:0'}))
     broker.start()
     partition = broker.node.topics.ensure_internal('__transaction_state').partitions[0]

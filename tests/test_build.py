@@ -1,4 +1,4 @@
-"""The build: its messages when it cannot compile, and the files that several versions of Python share."""
+"""The build reports clearly why it cannot compile, and several versions of Python can use the same source tree."""
 import os
 import runpy
 import subprocess
@@ -25,7 +25,7 @@ def test_a_compiler_that_is_there_is_not_mentioned():
 @pytest.mark.parametrize('command', [[COMPILER], ['setup.py', '--quiet', 'build_ext', '--inplace'],
                                      ['setup.py', '--quiet', 'bdist_wheel']], ids=['make', 'in place', 'pip'])
 def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(command):
-    """Earlier, Cython first translated each file, and pip then printed a hundred lines."""
+    """In an earlier version, Cython first translated each file, and pip then printed a hundred lines."""
     done = run(*command, CC='no-such-compiler -pthread')
     assert (done.returncode, done.stdout) == (1, '')
     assert done.stderr.startswith('kbroker: found no C compiler (no-such-compiler), and kbroker is compiled when it')
@@ -33,7 +33,9 @@ def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(
 
 
 def fault(tmp_path, monkeypatch, program, compiler=None):
-    """Return the fault that the build reports for a Python without headers, with only this package manager."""
+    """Return the fault that the build reports for a Python without headers, on a machine whose only package manager is
+    `program`.
+    """
     checker = runpy.run_path(COMPILER)
     (tmp_path / program).write_text('#!/bin/sh\n')
     (tmp_path / program).chmod(0o755)
@@ -62,7 +64,9 @@ def test_a_compiler_without_its_own_headers_is_reported_in_its_words(tmp_path, m
 
 
 def test_a_process_of_the_build_that_imports_setup_again_builds_nothing(monkeypatch):
-    """Earlier, the build failed on Python 3.14, whose child processes import the program that starts them."""
+    """In an earlier version, the build failed on Python 3.14, whose child processes import the program that starts
+    them.
+    """
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr('setuptools.setup', lambda **given: pytest.fail('setup was called'))
     runpy.run_path('setup.py', run_name='__mp_main__')
@@ -100,7 +104,9 @@ def test_the_lowest_versions_are_those_that_pyproject_names():
 
 
 def test_a_build_in_place_removes_the_extensions_of_modules_that_have_moved(tmp_path, monkeypatch):
-    """Earlier, a pull left the old `apis/dispatch` next to `apis/serving/dispatch`, and the broker imported both."""
+    """In an earlier version, the compiled `apis/dispatch` remained when its source moved to `apis/serving/dispatch`,
+    and the broker imported both.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ('kbroker/_shared.x.so', 'kbroker/log/log.x.so', 'kbroker/log/log.pyx', 'kbroker/apis/moved.x.so',
                  'kbroker_tools/moved.x.so'):

@@ -1,4 +1,4 @@
-"""Compaction in a complete broker: the internal topics stay small, and their state survives a restart."""
+"""A complete broker compacts its internal topics: they stay small, and their state survives a restart."""
 
 import pytest
 from support.brokers.in_process_broker import InProcessBroker

@@ -1,4 +1,4 @@
-"""Shell completion as `make install-service` installs it, run in the shells themselves."""
+"""Shell completion, installed by `make install-service`, works in the shells themselves."""
 import os
 import subprocess
 

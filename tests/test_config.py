@@ -1,4 +1,4 @@
-"""Settings: the sources of their values, and refused values.
+"""Settings get their values from several sources, and refuse invalid values.
 
 Covers KIP-1030.
 """
@@ -452,7 +452,7 @@ def test_every_setting_is_read_by_a_room():
                        if path.suffix in ('.py', '.pyx') and path.name not in ('settings.py', 'group_settings.py'))
     fallbacks = {name for row in SETTINGS.values() for name, _ in row.fallbacks}
     of_groups = {name for each in GROUP_SETTINGS.values() for name in (each.broker_name, each.least, each.most)}
-    # The `ssl.` settings are read by prefix: tests/network/test_network_tls.py.
+    # The `ssl.` settings are looked up by their prefix. tests/network/test_network_tls.py tests them.
     kept_for_kafka = {'unclean.leader.election.enable', 'principal.builder.class',
                       'sasl.oauthbearer.jwt.validator.class', 'sasl.oauthbearer.scope.claim.name',
                       *(name for name in SETTINGS if name.startswith(('compression.', 'ssl.')))}

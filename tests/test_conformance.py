@@ -1,4 +1,4 @@
-"""Every message in every version, byte for byte against two other implementations of Kafka's schemas.
+"""Every message in every version agrees byte for byte with two other implementations of Kafka's schemas.
 
 kafka-python and kio each read the codec's bytes, have the same fields with the same values, and write the same bytes.
 For kio, only names and order are compared, because it wraps the values in types. kafka-python's default messages are
@@ -24,11 +24,11 @@ from kbroker.protocol.plan import Message
 
 SEEDS = range(4)
 
-# Neither library has the coordinators' rows or the metadata records. Golden vectors cover them in
-# tests/protocol/test_rows.py and test_metadata_records.py, and Kafka's jars in tests/jvm/test_message_tables.py.
+# Neither library has the coordinators' rows or the metadata records. tests/protocol/test_rows.py and
+# test_metadata_records.py compare them with golden vectors, and tests/jvm/test_message_tables.py with Kafka's jars.
 UNJUDGED_KINDS = {'row', 'record'}
 
-# Messages whose default in kafka-python differs from Kafka's, with the reason.
+# Maps each message whose default in kafka-python differs from Kafka's to the reason.
 DIFFERENT_DEFAULTS = {
     'ListOffsetsRequest': 'kafka-python sets replica_id to -1, as consumers must; Kafka\'s schema leaves it 0',
 }
@@ -55,7 +55,7 @@ def versions_of(name: str) -> range:
 
 
 def instances(name: str):
-    """Yield (message, version): the default message and random ones."""
+    """Yield (message, version) for the default message and for random messages."""
     message_class = getattr(messages, name)
     for version in versions_of(name):
         yield message_class(), version
@@ -64,7 +64,7 @@ def instances(name: str):
 
 
 def in_version(value, message_class: type[Message], struct: schema.Struct, version: int) -> dict:
-    """Return the fields of the version as dicts."""
+    """Return the fields that the version has, with structs as dicts."""
     def plain(field: schema.Field, each):
         if isinstance(each, Message):
             return in_version(each, message_class, field.struct, version)
@@ -78,9 +78,8 @@ def in_version(value, message_class: type[Message], struct: schema.Struct, versi
 # ---- kafka-python
 
 def kafka_python_class(name: str):
-    """Return kafka-python's class, or None if there is none. It has none for headers and control records.
-
-    The last test lists the messages without a class.
+    """Return kafka-python's class for a message, or None if it has no class. It has none for headers and control
+    records. The last test lists the messages without a class.
     """
     for module_name in ('admin', 'consumer', 'metadata', 'producer', 'sasl'):
         found = getattr(importlib.import_module(f'kafka.protocol.{module_name}'), name, None)
@@ -116,7 +115,7 @@ def test_kafka_python_has_the_same_defaults(name):
 
 
 def normalised(value):
-    """Return kafka-python's uuid objects and views as bytes, and tuples as lists."""
+    """Return a value of kafka-python with its uuid objects and views replaced by bytes, and its tuples by lists."""
     if isinstance(value, dict):
         return {key: normalised(each) for key, each in value.items() if key not in PRESENTED_DIFFERENTLY}
     if isinstance(value, (list, tuple)):
@@ -175,7 +174,7 @@ def assert_same_names(theirs, message: Message, struct: schema.Struct, version: 
 
 
 def bare(name: str) -> str:
-    """Return the name in kio's spelling, which omits the unit of durations and spells KRaft as k_raft."""
+    """Convert the name of a field to kio's spelling, which omits the unit of durations and spells KRaft as k_raft."""
     return name.removesuffix('_ms').replace('k_raft', 'kraft')
 
 
@@ -194,7 +193,7 @@ def test_both_libraries_know_every_message_but_rows_and_records():
 
 
 def test_the_versions_are_those_of_kafka_4_3():
-    """kio is generated from the schemas of a release. Its entities give the range of versions of each message."""
+    """kio is generated from the schemas of a Kafka release. Its entities show the range of versions of each message."""
     for name, declaration in schema.declarations().items():
         if declaration.kind not in UNJUDGED_KINDS:
             schema_name, entity_type = kio_location(name)

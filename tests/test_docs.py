@@ -76,7 +76,7 @@ def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
 
 
 def test_the_test_file_of_the_pages_passes(tmp_path):
-    """The page has a test file. This test saves it and runs it, as a reader would."""
+    """A page has an example of a test file. This test saves the example and runs it, as a reader would."""
     program, = blocks('docs/testing.md', 'python')
     (tmp_path / 'test_orders.py').write_text(program)
     install_programs(tmp_path / 'bin')
@@ -132,7 +132,7 @@ def in_words(first, last):
 
 
 def test_the_byte_maps_have_no_gap():
-    """Each field begins at the end of the previous one. The sizes that the page states are those of its maps."""
+    """Each field begins where the previous field ends. The sizes that the page states agree with its maps."""
     text = text_of('docs/formats.md')
     ends = []
     for block in blocks('docs/formats.md', 'text'):
@@ -193,7 +193,7 @@ def test_the_page_of_operating_has_every_cause_of_a_stuck_partition():
 # ---- the results
 
 def test_the_results_are_those_of_the_data():
-    """If this fails, run `python bench/results.py`."""
+    """After a change of the data, `python bench/results.py` writes the results again."""
     data = RESULTS.from_text(RESULTS.DATA.read_text())
     text = RESULTS.PAGE.read_text()
     assert set(re.findall(r'<!-- table (\w+) -->', text)) == RESULTS.CONTENTS.keys()
@@ -232,7 +232,7 @@ def test_the_man_pages_are_those_of_the_code(page):
 
 @pytest.mark.parametrize('name', sorted(MAKE.scripts()))
 def test_a_page_has_every_option_of_its_command(name):
-    """The options are taken from the output of `--help`, which does not use the generator of the pages."""
+    """The test reads the options in the output of `--help`, which does not depend on the generator of the pages."""
     command = MAKE.command_of(name)
     helps = [[]]
     if isinstance(command, click.Group):

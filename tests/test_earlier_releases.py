@@ -1,4 +1,6 @@
-"""A broker opens a directory of an earlier release with all that its clients saw. Open transactions continue."""
+"""A broker opens a directory of an earlier release, and serves everything that the clients of that release saw. Open
+transactions continue.
+"""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""The examples of the man pages and of the documents work as a reader types them."""
+"""The examples in the man pages and in the documents work if a reader types them."""
 import importlib.util
 import os
 import re
@@ -28,13 +28,13 @@ def examples_of_the_man_pages():
 
 @pytest.fixture(scope='module')
 def shell(shared_broker, tmp_path_factory):
-    """A function that runs a line in a shell. The addresses of the examples lead to the broker of the test."""
+    """A function that runs a line in a shell. The addresses in the examples lead to the broker of the test."""
     return shell_on(shared_broker, tmp_path_factory.mktemp('examples'))
 
 
 @pytest.fixture
 def guarded_shell(tmp_path_factory):
-    """A function as `shell` returns, on a broker with access control."""
+    """A function that runs a line in a shell, as `shell` does, with a broker that has access control."""
     with BrokerProcess(tmp_path_factory.mktemp('broker') / 'data', PROMPT | {
         'authorizer.class.name': 'StandardAuthorizer', 'super.users': 'User:ANONYMOUS'}) as broker:
         yield shell_on(broker, tmp_path_factory.mktemp('examples'))
@@ -60,7 +60,7 @@ def can_run(line):
 
 
 def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
-    """The examples run in their order, because some show what earlier ones created."""
+    """The examples run in the order of the page, because some show what preceding examples created."""
     for rows in examples_of_the_man_pages().values():
         for text, lines in rows:
             if lines.startswith('kbroker serve'):
@@ -77,7 +77,7 @@ def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
 
 
 def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
-    """The output of a command is compared if the page shows some of it."""
+    """The test compares the output of a command if the page shows some of it."""
     session, = blocks('docs/commands.md', 'console')
     commands = re.findall(r'^\$ (.*)\n((?:(?!\$ ).*\n)*)', session, re.MULTILINE)
     assert {command for line, _ in commands for command in re.findall(r'kbroker-[a-z-]+', line)} == SCRIPTS.keys() - {
@@ -89,7 +89,9 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
 
 
 NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ', 'kbroker-check --accept ', 'kbroker-verify ')
-"""Lines for `check_without_running`: they change the machine, do not end, take minutes, or need a stopped broker."""
+"""The beginnings of lines that `check_without_running` checks instead of running: they change the machine, do not end,
+take minutes, or need a stopped broker.
+"""
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):
@@ -137,7 +139,7 @@ def test_completion_without_an_installation_is_loaded_by_the_shell(shell):
 
 
 def test_why_stuck_says_what_the_page_of_operating_shows(shared_broker, shell):
-    """Times, ids and offsets are not compared."""
+    """The test does not compare times, ids and offsets."""
     shown, = (block for block in blocks('docs/operating.md', 'text') if 'is held at offset' in block)
     producer = Producer({'bootstrap.servers': shared_broker.address, 'transactional.id': 'billing-1'})
     producer.init_transactions()

@@ -1,4 +1,6 @@
-"""A broker refuses to start if every user may read a file with secrets. Its new files are only for its own user."""
+"""A broker refuses to start if every user may read a file with secrets. Only the broker's user may read the files that
+it creates.
+"""
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +16,9 @@ from kbroker.settings.file_modes import check_data_directory, check_secret_file,
 
 @pytest.fixture
 def open_directory(tmp_path, monkeypatch):
-    """A directory that counts as one that every user may enter. pytest's own directory is closed."""
+    """A directory that the broker considers open to every user. Other users cannot really enter it, because pytest's
+    directory is closed to them.
+    """
     real = pathlib.Path.stat
 
     def stat(path, **kwargs):

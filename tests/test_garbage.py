@@ -1,4 +1,4 @@
-"""The garbage collector holds the loop for milliseconds at most, however many objects live."""
+"""The garbage collector holds the loop for at most some milliseconds, however many objects are alive."""
 import collections
 import gc
 import weakref
@@ -23,7 +23,9 @@ class Node:
 
 @contextmanager
 def searches():
-    """Yield a list. Each collection of the oldest generation in the block appends the number of searched objects."""
+    """Yield a list. Each collection of the oldest generation within the `with` block appends the number of objects that
+    it traverses.
+    """
     searched = []
 
     def note(phase, info):
@@ -60,7 +62,9 @@ def test_no_search_grows_with_the_living_objects(serving):
 
 
 def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behind(serving):
-    """Without the broker's thresholds, Python would search 14,000 of these objects at once, and later more."""
+    """With Python's default thresholds, a collection would traverse 14,000 of these objects, and later collections
+    more.
+    """
     traffic = SimpleNamespace(requests=0)
     search = YoungSearch(traffic, SimpleNamespace(full_slices=0))
     living = collections.deque([[[], []] for _ in range(100_000)])
@@ -76,7 +80,9 @@ def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behin
 
 
 def test_no_search_grows_with_long_work_that_frees_as_much_as_it_leaves_behind(serving):
-    """A response with 50,000 topics replaces as many objects. Earlier, the next search held the loop for 25 ms."""
+    """A response with 50,000 topics creates as many objects and frees as many. In an earlier version, the next garbage
+    collection held the loop for 25 ms.
+    """
     work = SimpleNamespace(full_slices=0)
     search = YoungSearch(SimpleNamespace(requests=0), work)
     living = collections.deque([[[], []] for _ in range(100_000)])
@@ -114,7 +120,9 @@ broker = in_process_broker()
 
 
 def test_errors_that_are_kept_as_results_leave_no_garbage(broker):
-    """A traceback names the frame, which names the results, which named the error."""
+    """An error refers to its traceback, the traceback to the frame, the frame to the results, and the results to the
+    error. The broker breaks this cycle.
+    """
     def topic(name, partitions=1):
         return CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
 
@@ -141,7 +149,9 @@ def test_errors_that_are_kept_as_results_leave_no_garbage(broker):
 
 
 def test_a_generation_of_a_classic_group_leaves_no_garbage(tmp_path):
-    """A cycle that lives until its row is durable may be exempt before it becomes garbage, and would stay for ever."""
+    """A reference cycle that lives until its row is durable may become exempt from collection before it is garbage. It
+    would then never be freed.
+    """
     def rebalance(broker, member_id):
         joined = broker.ask(build('JoinGroupRequest', group_id='g', member_id=member_id, session_timeout_ms=60_000,
                                   rebalance_timeout_ms=60_000, protocol_type='consumer',

@@ -1,4 +1,4 @@
-"""No module imports itself through others, whether an import stands at module level or in a function."""
+"""No module imports itself through other modules. Imports in functions count like imports at module level."""
 
 import pathlib
 import re
@@ -18,7 +18,7 @@ def module_of(path: pathlib.Path) -> str:
 
 
 def imports_of(source: str, modules: set[str]) -> set[str]:
-    """Return the modules that a source file imports at run time."""
+    """Return those of `modules` that a source file imports at run time."""
     found = set()
     for package, names, module in IMPORT.findall(FOR_TYPES_ONLY.sub('', source)):
         if module:
@@ -54,7 +54,7 @@ def test_imports_form_no_cycle(package):
 
 
 def test_the_folders_of_groups_form_no_cycle():
-    """A folder of the group room counts as one module. So does a file that is in no folder."""
+    """Each folder of kbroker/group counts as one module, and each file that is in no folder counts as one module."""
     room = 'kbroker.group.'
     folders: dict[str, set[str]] = {}
     for module, imports in import_graph('kbroker').items():

@@ -1,4 +1,6 @@
-"""SIGINT in a process whose parent ignores it, as in the background of a script; the end of an interrupted ingest."""
+"""SIGINT ends a process that inherited an ignored SIGINT, such as one in the background of a script. An interrupted
+ingest ends cleanly.
+"""
 import os
 import signal
 import subprocess
@@ -36,7 +38,7 @@ def test_a_run_of_the_tests_that_ignores_ctrl_c_passes_that_on_to_no_child(proce
 
 
 class BackgroundBroker(BrokerProcess):
-    """A broker that a script started in the background: SIGINT is ignored from its start."""
+    """A broker that a script started in the background. It inherits an ignored SIGINT."""
 
     def launch(self, arguments):
         super().launch([*IGNORING, *arguments])
@@ -63,7 +65,9 @@ def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
 
 
 def test_an_interrupted_ingest_ends_java_and_leaves_without_finalizing_the_interpreter():
-    """Earlier, an ingest under load ended by SIGABRT: PySpark's threads ran while the interpreter was finalized."""
+    """In an earlier version, an ingest under load ended by SIGABRT, because PySpark's threads ran while the interpreter
+    was finalized.
+    """
     ended = subprocess.run([sys.executable, '-c', INTERRUPTED_INGEST], cwd=ROOT, capture_output=True, text=True,
                            check=False)
     shown, _, pid = ended.stdout.rpartition(' ')

@@ -1,4 +1,4 @@
-"""The language of `sasl.jaas.config`. No error shows a part of the text."""
+"""The parser of `sasl.jaas.config` reads valid values and refuses others. No error shows a part of the value."""
 import contextlib
 
 import pytest

@@ -1,4 +1,6 @@
-"""Imports go downhill: a room imports rooms of a lower layer and itself, whether by `import` or by `cimport`."""
+"""Imports go downhill: a package of the first level (a *room*) imports only itself and rooms of lower layers, by
+`import` and by `cimport`.
+"""
 
 import pathlib
 import re
@@ -23,9 +25,10 @@ LAYERS = [
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
-# Lower modules that a room still must not import: the client needs no broker.
+# Maps a room to the lower modules that it must not import: the client must work without a broker.
 NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
-# Rooms that not every higher room may import: only the daemon knows how requests arrive, and no broker is a client.
+# Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
+# uses the client.
 ONLY_FOR = {'network': {'daemon'}, 'client': set()}
 
 TOOL_LAYERS = [
@@ -37,9 +40,10 @@ TOOL_LAYERS = [
     {'commands'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
-# The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.
+# The parts of a running broker, which tools must not import. Tools read the broker's files, send it requests, and share
+# its modules for logs, rows and names.
 NEVER_FOR_TOOLS = {'apis', 'network', 'daemon', '__main__'}
-# `daemon.status` asks a running broker over its status socket, and starts no part of a broker.
+# A tool may import `daemon.status`, which asks a running broker over its status socket and starts no part of a broker.
 ALLOWED_TO_TOOLS = {'daemon.status'}
 
 

@@ -1,7 +1,6 @@
-"""Annotations of modules without `from __future__ import annotations`. From Python 3.14 on, Python evaluates them when
-they are first needed.
-
-Earlier, dataclasses of such modules had no fields on Python 3.14, and the broker did not start.
+"""Dataclasses get their fields in modules without `from __future__ import annotations`. Python 3.14 and later evaluate
+the annotations of these modules when they are first needed. In an earlier version, the dataclasses of these modules
+therefore had no fields on Python 3.14, and the broker did not start.
 """
 import dataclasses
 import sys
@@ -13,7 +12,7 @@ from kbroker.base import lean_dataclasses as lean
 
 
 def classes_of(module):
-    """Return the same classes, made by one of the two modules."""
+    """Return dataclasses that `module` creates: the lean module or that of the standard library."""
 
     @module.dataclass(frozen=True, slots=True)
     class Rule:

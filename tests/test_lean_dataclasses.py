@@ -1,4 +1,4 @@
-"""Dataclasses without generated source code behave as those of the standard library."""
+"""Dataclasses without generated source code behave like the dataclasses of the standard library."""
 from __future__ import annotations
 
 import copy
@@ -15,7 +15,7 @@ Fields = Any
 
 
 def classes_of(module):
-    """Return the same classes, made by one of the two modules."""
+    """Return dataclasses that `module` creates: the lean module or that of the standard library."""
 
     @module.dataclass(frozen=True, slots=True)
     class Point(Generic[T]):

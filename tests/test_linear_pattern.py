@@ -118,7 +118,7 @@ def test_a_text_matches_as_it_does_in_re2(pattern, texts):
 
 
 def test_the_memory_for_sets_of_states_is_bounded():
-    """Each text of these letters leads to another set of states."""
+    """Each text of these letters leads to a different set of states."""
     linear = LinearPattern('(a|b)*a(a|b){300}x')
     for number in range(200):
         linear.matches(f'{number * 7919:0200b}'.replace('0', 'a').replace('1', 'b'))

@@ -1,4 +1,6 @@
-"""Produce requests whose batches a worker validates, sent to a broker process without waiting for the answers."""
+"""A client sends Produce requests to a broker process without waiting for the answers. A worker validates their
+batches.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -125,7 +127,7 @@ def test_pipelined_batches_keep_their_order_and_their_bytes(start):
 
 
 def test_a_client_that_leaves_does_not_take_its_batch_along(start):
-    """With acks=0 a client may close as soon as everything is sent."""
+    """With acks=0 a client may close the connection as soon as it has sent all requests."""
     broker = start()
     batch = batch_of(int(time.time() * 1000), bytes(60 * MIB), compression=ZSTD)
     with RawClient.at(broker.address) as client:
@@ -156,7 +158,9 @@ def test_a_stop_does_not_wait_for_the_batches_of_a_worker(start):
 
 
 def test_without_a_free_descriptor_produce_is_answered_in_time(start):
-    """The batch is written, but its sync lacks descriptors. Earlier, the request then waited for ever."""
+    """The broker writes the batch, but has no file descriptor for its sync. In an earlier version, the request then
+    waited forever.
+    """
     broker = start()
     with RawClient.at(broker.address) as client, contextlib.ExitStack() as idle:
         create(client, partitions=30)

@@ -1,4 +1,4 @@
-"""Long work in slices."""
+"""The loop does long work in slices, and serves requests between two slices."""
 import gc
 
 import pytest
@@ -77,7 +77,7 @@ def test_a_stop_finishes_what_was_begun(long_work):
 
 
 class Client:
-    """A client that waits for its long work until it disconnects."""
+    """A client that wants the result of its long work until it disconnects."""
 
     def __init__(self):
         self.is_here = True
@@ -148,7 +148,8 @@ def test_a_stop_finishes_the_works_that_wait(line, long_work):
 
 
 def test_a_work_that_waits_for_another_one_gives_its_place_away(line, timers):
-    """Otherwise all places could be taken by works that wait for another work, which then never gets a place."""
+    """Otherwise works that wait for one last work could occupy all places, and the last work would never get a place.
+    """
     ended = []
 
     last = Pause()
@@ -205,7 +206,9 @@ def test_work_that_is_run_at_once_must_not_wait():
 
 
 def test_a_call_that_was_awaited_leaves_no_garbage(long_work, timers):
-    """Earlier, the callback kept its generator alive, and the broker's garbage collector does not search old cycles."""
+    """In an earlier version, the callback kept its generator alive in a reference cycle, and the broker's garbage
+    collector does not traverse old cycles.
+    """
     callbacks, results = [], []
     gc.collect()
     gc.disable()

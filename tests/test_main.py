@@ -1,4 +1,4 @@
-"""The command line with a broker that only records the calls.
+"""The command line calls the right functions of a broker. The broker of these tests only records the calls.
 
 Covers KIP-900.
 """
@@ -66,7 +66,9 @@ class RecordingBroker:
 
 @pytest.fixture
 def broker(monkeypatch):
-    """The class that `serve` uses instead of the broker. Signal handlers and logging are restored afterwards."""
+    """The class that `serve` uses instead of the broker. The fixture restores signal handlers and logging after the
+    test.
+    """
     fresh = type('FreshBroker', (RecordingBroker,), {'made': []})
     monkeypatch.setitem(sys.modules, 'kbroker.daemon.broker', types.SimpleNamespace(Broker=fresh))
     root = logging.getLogger()

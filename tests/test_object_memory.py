@@ -1,4 +1,6 @@
-"""The measure of memory on which the bounds on clients' names rest, and the table that it bounds."""
+"""The memory of an object is measured in a way that does not change while the object lives. Tables of names from
+clients have a bound on this memory.
+"""
 import sys
 
 import pytest
@@ -32,8 +34,8 @@ def test_bytes_and_tuples_count_what_python_says(value):
 
 
 def test_what_is_counted_out_is_what_was_counted_in_though_a_codec_has_seen_the_string():
-    """Python's own measure of a string grows when a response contains the string. With that measure, the count of the
-    groups' memory fell below 0.
+    """The size of a string that Python reports grows when a response contains the string. With that size, the counted
+    memory of the groups fell below 0.
     """
     name = 'a' * 30_000 + EMOJI
     counted, python_says = memory_of(name), sys.getsizeof(name)

@@ -1,4 +1,4 @@
-"""The installed service: systemd accepts it, and the broker can run within its restrictions."""
+"""systemd accepts the installed service, and the broker can run within the restrictions of the service."""
 import configparser
 import functools
 import os
@@ -19,7 +19,7 @@ from kbroker.settings.properties import read_properties
 
 ROOT = pathlib.Path(__file__).parent.parent
 LARGEST_EXPOSURE = 12
-"""The highest allowed score of `systemd-analyze security`, in tenths, from 0 to 100."""
+"""The highest allowed score of `systemd-analyze security` in tenths: 0 is the most secure, 100 the least."""
 
 needs_systemd = pytest.mark.skipif(shutil.which('systemd-analyze') is None, reason='systemd-analyze is not installed')
 
@@ -51,7 +51,7 @@ def unit_of(directory):
 
 
 def settings_of(unit):
-    """Return the last value of each setting of a unit. `SystemCallFilter` is there twice."""
+    """Return the last value of each setting of a unit file, in which `SystemCallFilter` occurs twice."""
     parser = configparser.ConfigParser(strict=False, delimiters=('=',), comment_prefixes=('#',), interpolation=None)
     parser.optionxform = str
     parser.read_string(unit.read_text())
@@ -141,7 +141,7 @@ def test_a_broker_at_work_makes_no_system_call_that_the_unit_forbids(installed, 
 
 
 def trace_a_broker_at_work(directory):
-    """Return the system calls of a broker that starts, serves a transaction and its reader, and stops."""
+    """Return the system calls of a broker that starts, serves a transaction and a client that reads it, and stops."""
     trace = directory / 'trace'
     broker = subprocess.Popen(['strace', '-f', '-o', str(trace), sys.executable, '-m', 'kbroker', 'serve', '--listen',
                                '127.0.0.1:0', '--data-dir', str(directory / 'data')], cwd=ROOT, text=True,

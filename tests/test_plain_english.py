@@ -1,4 +1,6 @@
-"""Prose is plain: it begins with its subject or a verb, and names the actors and their actions by the usual words."""
+"""Docstrings, comments and pages are in plain English: a text begins with its subject or a verb, and names actors and
+actions by the usual words.
+"""
 import pathlib
 import re
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ OPENING = re.compile(r'(?:What|Who|Whoever|Whose|Where|Of|Whether)\b')
 VAGUE = re.compile(r'\b(?:(?:is|are|was|were|be|been|being)(?: not)? told|told so|'
                    r'anew|nobody|somebody|whoever|who asks)\b', re.IGNORECASE)
 CODE = re.compile(r'^(```).*?^\1|`[^`]*`', re.DOTALL | re.MULTILINE)
-"""Code in Markdown, and names in comments."""
+"""Code in Markdown and quoted names in comments, which are not prose."""
 TEXT = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
 PYTHON = re.compile(rf'"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|{TEXT}|#[^\n]*', re.DOTALL)
 C = re.compile(rf'{TEXT}|/\*.*?\*/|//[^\n]*', re.DOTALL)

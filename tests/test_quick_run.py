@@ -1,4 +1,4 @@
-"""`make quick` leaves out the tests that it names, and no others."""
+"""`make quick` omits exactly the tests that support/runner/quick_run.py names."""
 import pytest
 from support.brokers.broker_process import ROOT
 from support.runner.quick_run import SLOW

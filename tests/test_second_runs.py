@@ -1,4 +1,4 @@
-"""A test that fails runs again alone, and the result of that run counts."""
+"""A failed test runs again, alone, and the result of the second run counts."""
 import subprocess
 import sys
 
@@ -30,7 +30,7 @@ def run(request):
 
 
 class Directory:
-    """A directory of tests, and the way to run them."""
+    """A directory of tests, which `run` runs."""
 
     def __init__(self, path):
         self._path = path

@@ -1,4 +1,6 @@
-"""No secret leaves the broker: not in logs, the audit, DescribeConfigs, status, answers to clients or tracebacks."""
+"""No secret leaves the broker: no secret is in logs, the audit log, DescribeConfigs, the status, answers to clients or
+tracebacks.
+"""
 import functools
 import hashlib
 import re
@@ -28,7 +30,7 @@ SECRETS = {name: f'marker-{name}-secret' for name in
 
 @pytest.fixture
 def broker(start_broker, tmp_path):
-    """A broker whose settings have a marker in every place of a secret."""
+    """A broker in whose settings a recognizable marker stands for each secret."""
     certificates = make_certificates(tmp_path)
     subprocess.run(['openssl', 'pkcs8', '-topk8', '-in', 'server.key', '-passout',
                     f'pass:{SECRETS["key-password"]}', '-out', 'server.enc'], cwd=certificates, check=True)

@@ -1,4 +1,4 @@
-"""A soak with a share runs a part of each test, and leaves out no test function."""
+"""A soak with a share runs a part of each test, and omits no test function."""
 from argparse import ArgumentTypeError
 
 import pytest

@@ -32,8 +32,8 @@ def test_a_test_can_only_tally_a_known_kind(tally):
 
 
 def test_make_soak_runs_without_paths_of_tests():
-    """Earlier, the option had no `=`. pytest took the page of the totals for a path of tests, and then did not know the
-    project's options.
+    """In an earlier version, the option had no `=`. pytest therefore read the path of the totals page as a path of
+    tests, and then did not know the project's options.
     """
     plan = subprocess.run(['make', '--dry-run', 'soak'], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     command = shlex.split(plan.replace('\\\n', '')[plan.index('-m pytest'):])

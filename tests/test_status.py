@@ -31,7 +31,7 @@ def run_status(*arguments):
 
 @pytest.fixture
 def directory(tmp_path):
-    """A path that is longer than a socket address."""
+    """A data directory whose path is longer than the address of a socket may be."""
     return tmp_path / ('a' * 60) / ('b' * 60)
 
 
@@ -94,7 +94,7 @@ def test_the_broker_closes_the_connection_of_another_user(status_socket, tmp_pat
 
 
 def test_an_answer_of_another_user_is_not_believed(status_socket, tmp_path, monkeypatch):
-    """Any user can bind an abstract socket name before the broker does."""
+    """The status socket has an abstract name, which any user can bind before the broker does."""
     monkeypatch.setattr('kbroker.daemon.status.user_of_peer', lambda connection: 54321)
     with pytest.raises(OSError, match='found a process of user 54321 at the status socket of'):
         read_status(str(tmp_path))
@@ -129,7 +129,7 @@ def test_a_broker_without_a_socket_in_this_network_namespace_is_no_missing_broke
 
 
 def test_a_directory_can_be_copied_while_a_broker_runs_and_after_a_kill(broker, directory, tmp_path):
-    """Earlier, a socket in the directory made `shutil.copytree` fail, and stayed there after a kill."""
+    """In an earlier version, a socket in the directory made `shutil.copytree` fail, and remained there after a kill."""
     shutil.copytree(directory, tmp_path / 'while it runs')
     broker.kill9()
     shutil.copytree(directory, tmp_path / 'after a kill')

@@ -1,4 +1,4 @@
-"""The progress of a clean stop."""
+"""A clean stop logs its progress, and ends by force if it hangs."""
 import logging
 import signal
 import socket
@@ -23,7 +23,7 @@ signal.pause()
 
 @pytest.fixture
 def manager(tmp_path, monkeypatch):
-    """The socket of a service manager."""
+    """The socket on which a service manager receives notifications."""
     monkeypatch.setenv('NOTIFY_SOCKET', str(tmp_path / 'notify'))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / 'notify'))
@@ -42,7 +42,8 @@ def progress(monkeypatch):
 
 
 def test_a_stop_that_hangs_ends_the_process_with_a_line_in_the_log():
-    """Earlier, an alarm of 30 s for the whole stop ended it without a line in the log, whatever progress it had made.
+    """In an earlier version, an alarm ended the whole stop after 30 s without a line in the log, whatever progress it
+    had made.
     """
     done = subprocess.run([sys.executable, '-c', HANG], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGALRM

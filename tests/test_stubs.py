@@ -20,7 +20,8 @@ def module_of(source: pathlib.Path) -> types.ModuleType:
 
 
 def is_own(module: types.ModuleType, value: object) -> bool:
-    """Return True if the module defines the value. A value without a module, or a Struct, is a constant of the module.
+    """Return True if the module defines the value. A value that names no module, and a Struct, count as constants of
+    the module.
     """
     if isinstance(value, types.ModuleType):
         return False
@@ -69,7 +70,9 @@ def stub_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 
 def stub_of(source: pathlib.Path) -> dict[str, ast.stmt]:
-    """Return the names of a stub without plain assignments, which define type variables and aliases for the stub."""
+    """Return {name: statement} of a stub, except plain assignments: they define type variables and aliases that only
+    the stub uses.
+    """
     names = stub_names(ast.parse(source.with_suffix('.pyi').read_text()).body)
     return {name: node for name, node in names.items() if not isinstance(node, ast.Assign)}
 

@@ -1,4 +1,4 @@
-"""Files that virtual machines leave when tests kill them are deleted with the tests."""
+"""The files that killed virtual machines leave are deleted when the test process ends."""
 import pathlib
 
 from support.kafka.apache_kafka import temporary_files
@@ -6,7 +6,7 @@ from support.runner.alone import run_alone
 
 
 def leave_a_library(directory):
-    """Leave the file of a killed virtual machine, from a process that ends as a test process does."""
+    """In a process that ends as a test process does, leave a file as a killed virtual machine does."""
     option, place = temporary_files().split('=')
     assert option == '-Djava.io.tmpdir'
     (pathlib.Path(place) / 'librocksdbjni.so').touch()

@@ -33,7 +33,7 @@ def test_promises_are_named_by_their_numbers(text, numbers):
 @pytest.mark.parametrize(('name', 'kips'), [
     ('log/test_x.py', {98}), ('group/test_x.py', set()), ('apis/test_x.py', {140}), ('test_x.py', {98, 11})])
 def test_a_module_is_tested_in_the_room_of_its_name(monkeypatch, tmp_path, name, kips):
-    """A test file that is in no directory belongs to the whole package."""
+    """A test file directly in tests/ tests the whole package."""
     for place, text in {
             'kbroker/log/log.pyx': '# cython: x=True\n"""A log (KIP-98)."""\nKIP = "KIP-1"\n',
             'kbroker/security/acl.py': '"""ACLs (KIP-11)."""\n',

@@ -1,4 +1,4 @@
-"""The stopwatch of the loop logs turns that take too long, with the work that they did."""
+"""The stopwatch of the loop logs each turn that takes too long, with the work that the turn did."""
 import logging
 import os
 import time
@@ -12,7 +12,7 @@ from kbroker.network.reactor import Reactor
 
 
 def work(seconds):
-    """Use the processor for this many seconds."""
+    """Use the processor for `seconds`."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -27,7 +27,7 @@ def short_callback():
 
 
 class Loop:
-    """A reactor with a watch, and its log lines."""
+    """A reactor with a stopwatch, and the lines that the stopwatch logs."""
 
     def __init__(self, measures_cpu, caplog):
         self.watch = TurnWatch(measures_cpu)

@@ -1,4 +1,4 @@
-"""Durations and sizes in words, as commands and the status of a broker show them."""
+"""Commands and the status of a broker show durations and sizes in words."""
 
 import pytest
 

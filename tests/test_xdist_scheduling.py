@@ -1,4 +1,4 @@
-"""The distribution of tests over processes: all files that share a Spark session run in one."""
+"""Tests are distributed over processes. All files that share a Spark session run in one process."""
 import pathlib
 import re
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ TESTS = pathlib.Path(__file__).parent
 
 
 class Node:
-    """A process that notes which tests it is sent."""
+    """A process that notes the tests that it receives."""
 
     gateway = SimpleNamespace(id='gw')
     shutting_down = False
