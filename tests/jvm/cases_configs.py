@@ -1,4 +1,4 @@
-"""Cases for configs that a client writes in another form than the one in which DescribeConfigs shows them."""
+"""Cases for configs that a client sets in an unusual form. DescribeConfigs shows them in their usual form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 CLUSTER_WIDE = 3
 WITHOUT_SYNONYMS_HERE = ('local.retention.ms', 'local.retention.bytes')
-"""Topic settings whose broker settings kbroker does not have."""
+"""Topic settings for which kbroker has no broker setting that gives their default."""
 BROKER_ROWS = [
     row
     for row in SETTINGS.values()
@@ -23,7 +23,8 @@ BROKER_ROWS = [
 
 
 def unusual(setting: Setting, default: Any = None) -> str:
-    """Return a valid value in an unusual form. Its meaning is the default, or a similar value if there is no default.
+    """Return a valid value of a setting in an unusual form. It means the default, or any valid value if the setting has
+    no default.
     """
     value = setting.default if default is None else default
     if setting.type is Type.BOOLEAN:
@@ -49,7 +50,7 @@ def reset_all(peer: RawPeer, resource_type: int, name: str, values: dict[str, st
 
 
 def settle(peer: RawPeer, resource_type: int, name: str, values: dict[str, str], *, are_set: bool) -> None:
-    """Wait until the broker knows a change of these configs."""
+    """Wait until the broker shows that these configs are set, or that they are not."""
     dynamic = {TOPIC: 1, BROKER: 2 if name else CLUSTER_WIDE, GROUP: 8}[resource_type]
     peer.prepare_until(
         lambda answer: len(values) * are_set == sum(

@@ -31,7 +31,7 @@ def join(peer: RawPeer, group: str, version: int = 5, *, member_id: str = '', pr
 
 
 def member(peer: RawPeer, group: str, version: int = 3, **options: Any) -> tuple[str, int]:
-    """Join as the only member and sync. Return the member id and the generation."""
+    """Join a group as its only member, and sync. Return the member id and the generation."""
     joined = join(peer, group, version, **options)
     peer.ask(
         'SyncGroup', 3, group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,

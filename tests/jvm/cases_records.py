@@ -43,7 +43,7 @@ def list_offsets(peer: RawPeer, timestamp: int, version: int = 11, *, partition:
 
 
 def patched(data: bytes, position: int, replacement: bytes, *, fix_crc: bool = True) -> bytes:
-    """Return a batch with bytes replaced, and with a matching CRC if `fix_crc`."""
+    """Return a batch with bytes replaced at a position. With `fix_crc`, correct the CRC."""
     from kbroker.wire.crc32c import crc32c
 
     changed = bytearray(data)
@@ -133,7 +133,7 @@ def produce_of_bad_batches(peer: RawPeer) -> None:
 
 @case
 def lengths_below_zero(peer: RawPeer) -> None:
-    """A length below 0 means null where null is allowed. A compact length is one less than its varint of 32 bits."""
+    """A negative length means null if the field is nullable. A compact length is its 32-bit varint minus 1."""
     peer.create_topic()
     name = peer.topic.encode()
     records = batch(b'x')

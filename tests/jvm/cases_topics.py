@@ -38,7 +38,7 @@ def alter(peer: RawPeer, resource_type: int, name: str, *changes: tuple[str, int
 
 
 def await_config(peer: RawPeer, resource_type: int, name: str, key: str, value: str, **options: bool) -> None:
-    """Wait until the broker describes a config with this value. The last answer is compared."""
+    """Wait until the broker describes a config with this value. Only the last answer is compared."""
     peer.ask_until(lambda answer: answer.results[0].configs[0].value == value, 'DescribeConfigs', resources=[
         dict(resource_type=resource_type, resource_name=name, configuration_keys=[key])], **options)
 
@@ -613,7 +613,7 @@ def update_features(peer: RawPeer) -> None:
         peer.ask('UpdateFeatures', version, timeout_ms=30000, feature_updates=rows, **trial)
 
     def settle(**levels: int) -> None:
-        """Wait until ApiVersions shows these levels. For 0, it must show none."""
+        """Wait until ApiVersions shows these feature levels. A level of 0 means that it must not show the feature."""
         wanted = {f'{name}.version': level for name, level in levels.items()}
         peer.prepare_until(
             lambda answer: {row.name: row.max_version_level for row in answer.finalized_features

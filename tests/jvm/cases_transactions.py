@@ -17,7 +17,7 @@ def init(peer: RawPeer, transactional_id: str | None, version: int = 5, *, timeo
 
 
 class Producer:
-    """A transactional producer that sends exactly what a case asks for."""
+    """A transactional producer that sends exactly the requests that a case wants, valid or not."""
 
     def __init__(self, peer: RawPeer, transactional_id: str, *, two: bool = True, timeout_ms: int = 60000):
         self.peer = peer
@@ -40,7 +40,7 @@ class Producer:
 
     def produce(self, *values: bytes, version: int | None = None, partition: int = 0, topic: str | None = None,
                 **options: Any) -> Any:
-        """Produce. Repeat while the coordinator completes an earlier request."""
+        """Send a Produce request with these values. Repeat it while the coordinator completes an earlier request."""
         records = self.records(*values or (b'value',), **options)
         answer = self.peer.ask_settled(
             'Produce', version or (12 if self.two else 11), transactional_id=self.id, acks=-1, timeout_ms=30000,

@@ -1,4 +1,6 @@
-"""Cases for fetches of several partitions, some with an error. They show which errors end the whole wait."""
+"""Cases for fetches of several partitions, some of which have an error. They show which errors end the wait of the
+whole fetch.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ from cases_topics import GROUP
 from raw_peer import RawPeer, batch, error_codes
 
 LONG_MS = 300_000
-"""Longer than a peer waits for an answer, so a case fails if the broker waits for the whole time."""
+"""The maximum wait of a Fetch in milliseconds. A peer waits less long for an answer, so a case fails if the broker
+waits for the whole time.
+"""
 NO_TOPIC = bytes(range(16))
 
 
 class Named:
-    """The topics of a Fetch, by name or by id."""
+    """Builds the topics of a Fetch. It names a topic by its id if the version has ids, and otherwise by its name."""
 
     def __init__(self, peer: RawPeer, version: int, topic_id: bytes):
         self.peer = peer
@@ -50,7 +54,7 @@ def produce_elsewhere(peer: RawPeer, topic: str, partition: int) -> None:
 
 def fetch(peer: RawPeer, version: int, *topics: dict[str, Any], wait_ms: int = LONG_MS, appended: int | None = None,
           **fields: Any) -> Any:
-    """Fetch, and append a record to the partition `appended` of the topic while the broker waits."""
+    """Send a Fetch, and append a record to the partition `appended` of the topic while the broker waits."""
     def append() -> None:
         if appended is not None:
             produce_elsewhere(peer, peer.topic, appended)
@@ -60,7 +64,7 @@ def fetch(peer: RawPeer, version: int, *topics: dict[str, Any], wait_ms: int = L
 
 
 def member_id() -> str:
-    """Return a new id in the form of Kafka's clients."""
+    """Return a new member id in the form that Kafka's clients use."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')
 
 

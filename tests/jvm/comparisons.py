@@ -1,7 +1,8 @@
-"""Comparisons of both brokers by histories of one kind, one at a time or many in a soak.
+"""Comparisons of kbroker and Apache Kafka by histories of one kind: one history at a time, or many in a soak.
 
-The default run repeats the same histories every time. A soak runs others, several at once, and prints the failing ones,
-shortened. Kafka is right in every difference that is not in DIFFERENCES of the test file with its reason.
+The default run repeats the same histories every time. A soak runs different histories, several at the same time, and
+prints those that fail in a shortened form. A difference means that kbroker is wrong, unless DIFFERENCES of the test
+file has a reason for it.
 """
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from support.kafka.beside_kafka import unexplained_lines
 
 @dataclass(frozen=True)
 class Comparison:
-    """The side of the histories, the settings of both brokers, and the accepted differences."""
+    """A comparison: the subclass of Side that runs the histories, the settings of both brokers, and the accepted
+    differences.
+    """
 
     side_class: type[histories.Side]
     settings: Mapping[str, str]
     reasons: Mapping[str, str]
-    """The reason for each accepted difference, by a pattern in its text."""
+    """Maps a pattern to the reason for accepting the differences whose text it matches."""
     explain: Callable[[list[str], Mapping[str, str]], list[str]] = unexplained_lines
 
     def unexplained(self, addresses: Sequence[str], history: Sequence[Any], lane: int = 0) -> list[str]:
@@ -32,7 +35,9 @@ class Comparison:
 
     def soak(self, addresses: Sequence[str], strategy: SearchStrategy[Any], count: int,
              tally: Callable[[str, int], None]) -> None:
-        """Run many histories, several at once. Raise AssertionError with the failing ones, shortened."""
+        """Run `count` histories, several at the same time. Raise AssertionError with shortened forms of those that
+        fail.
+        """
         found = LongRun(functools.partial(self.unexplained, addresses), self.side_class.lanes).run(strategy, count)
         assert found == []
         tally('histories beside Apache Kafka', count)

@@ -5,7 +5,9 @@ from support.kafka.beside_kafka import both_brokers
 
 @pytest.fixture(scope='module')
 def addresses(request, tmp_path_factory):
-    """The addresses of Kafka and kbroker, with the settings of the module's COMPARISON and those of the parameter."""
+    """The addresses of Kafka and of kbroker. Both run with the settings of the module's COMPARISON and of the fixture's
+    parameter.
+    """
     chosen = {**request.module.COMPARISON.settings, **getattr(request, 'param', {})}
     with both_brokers(tmp_path_factory.mktemp('brokers'), chosen) as brokers:
         yield [broker.address for broker in brokers]

@@ -1,4 +1,4 @@
-"""Files as text, from Kafka's dump tool, and their records from kbroker's decoders."""
+"""Functions that print files as text with Kafka's dump tool, and decode their records with kbroker's decoders."""
 import re
 
 from support.kafka.apache_kafka import dump_log, run_tools
@@ -14,13 +14,13 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
 
 
 def run_dump_tool(files, *options):
-    """Run Kafka's dump tool. A failure raises no error."""
+    """Run Kafka's dump tool. Raise no error if it fails."""
     done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])
     return done
 
 
 def sections(report):
-    """Return the sorted parts of the tool's final report: Kafka prints them in the order of a hash map."""
+    """Return the sorted parts of the dump tool's final report. The tool prints them in the order of a hash map."""
     found = []
     for line in report.splitlines():
         if not line.startswith(('  ', 'Indexed')):
@@ -40,7 +40,7 @@ def sound_dump(files):
 
 
 def kafkas_text(name, files):
-    """Return the lines that Kafka prints for the records of the files, without the lines of batches."""
+    """Return the lines that Kafka's dump tool prints for the records of the files, without its lines for batches."""
     done = run_dump_tool(files, OPTIONS[name], '--skip-record-metadata')
     assert done.code == 0, done.errors
     return [REASON.sub(r'\1', line) for line in done.output.split('\n') if line.startswith('| ')]

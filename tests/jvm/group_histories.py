@@ -1,6 +1,5 @@
-"""Histories of a group: operations that run on two brokers, and their answers and rows in a comparable form.
-
-A history has a group, the topics a, b and c, of which c does not exist at first, and members A to E. The ids are single
+"""Histories of a group: operations that run on two brokers, and their answers and rows in a comparable form. A history
+has a group, the topics a, b and c, and members A to E. Topic c does not exist at first. The ids of members are single
 letters because Kafka iterates members in the order of a hash table. For single letters, this is the alphabetical order.
 """
 from __future__ import annotations
@@ -32,10 +31,14 @@ LONG_SESSION_MS = '300000'
 REBALANCE_TIMEOUT_MS = 300_000
 PARTITIONS = {'a': 3, 'b': 5, 'c': 7}
 GROWN = {'a': 11, 'b': 13, 'c': 17}
-"""All numbers differ, because Kafka has no order among topics with equal numbers of partitions and of subscribers."""
+"""Maps each topic to its number of partitions. The numbers differ, because Kafka has no order among topics with equal
+numbers of partitions and of subscribers.
+"""
 SHARE_STATES = 'ShareGroupStatePartitionMetadata'
 REGEX_INTERVAL_S = 8
-"""Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
+"""Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer than this limit is
+not judged.
+"""
 SETTINGS = {
     'offsets.topic.num.partitions': str(LANES),
     'offsets.retention.check.interval.ms': '86400000',      # a check ends a group without members, amid its history
@@ -43,7 +46,7 @@ SETTINGS = {
     'group.consumer.assignment.interval.ms': '0',
     'group.consumer.min.assignment.interval.ms': '0',
     'group.consumer.min.session.timeout.ms': SHORT_SESSION_MS,
-    # Only a short session may end, however slow the machine is.
+    # Ordinary sessions do not end during a history, however slow the machine is. Only a short session may end.
     'group.consumer.session.timeout.ms': LONG_SESSION_MS,
     'group.consumer.max.session.timeout.ms': LONG_SESSION_MS,
     'group.consumer.min.heartbeat.interval.ms': '500',
@@ -53,24 +56,25 @@ SETTINGS = {
 
 
 class GroupSide(Side):
-    """One broker in a history of a group. Each lane has a partition of the offsets topic."""
+    """One broker in a history of a group. Each lane has its own partition of the offsets topic."""
 
     def __init__(self, address: str, group: str):
         self.group = group
         self.partition = partition_for(group, self.lanes)
-        """The partition with the rows of the group."""
+        """The partition of the offsets topic that has the rows of the group."""
         super().__init__(RawPeer(address, OFFSETS_TOPIC, partition=self.partition))
         self.topic_ids: dict[str, bytes] = {}
-        """The ids of the topics that exist."""
+        """Maps the name of each existing topic to its id."""
         self.epochs: dict[str, int] = {}
-        """Member -> its epoch in the last answer."""
+        """Maps a member to its epoch in the last answer."""
         self.assigned: dict[str, dict[bytes, list[int]]] = {}
         self.before: dict[str, dict[bytes, list[int]]] = {}
-        """Member -> the assignment before the last one."""
+        """Maps a member to the assignment that it had before its current one."""
         self.committed: set[tuple[str, int]] = set()
-        """The partitions with committed offsets."""
+        """The partitions for which the group has committed offsets."""
         self.resolved_s: float | None = None
-        """The time when the regular expression of the group was resolved, or None while it is not."""
+        """The time in seconds at which the regular expression of the group was resolved, or None if it is not resolved.
+        """
         self._looks = itertools.count()
         self.topic_names: dict[bytes, str] = {}
         self._hashes: dict[int, int] = {0: 0}
@@ -84,7 +88,7 @@ class GroupSide(Side):
 
     @classmethod
     def name_in(cls, lane: int) -> str:
-        """Return a new name of a group whose rows are in the partition of the lane."""
+        """Return a new group name. The rows of this group are in the partition of the lane."""
         return next(name for name in map(super().name_in, itertools.repeat(lane))
                     if partition_for(name, cls.lanes) == lane)
 
@@ -126,8 +130,8 @@ class GroupSide(Side):
         """Wait until the coordinator of the group knows topics with these numbers of partitions. None allows any
         number.
 
-        Kafka's coordinator learns of a change after Metadata shows it. A consumer in another group of the same
-        coordinator is assigned the partitions that the coordinator knows.
+        Kafka's coordinator learns of a change after Metadata shows it. The function therefore joins a consumer to a new
+        group of the same coordinator: the coordinator assigns to it the partitions that it knows.
         """
         def is_known() -> bool:
             fields = dict(group_id=self.looking_group(), member_id='looks')
@@ -170,7 +174,9 @@ class GroupSide(Side):
         return self.comparable(answer)
 
     def owned(self, slot: str, report: str) -> list[dict[str, Any]] | None:
-        """Return the partitions that a member reports: none, its last assignment, or the last two."""
+        """Return the partitions that a member reports: no field, no partitions, those of its last assignment, or those
+        of its last two assignments.
+        """
         if report == 'null':
             return None
         found: dict[bytes, set[int]] = {}
@@ -219,14 +225,17 @@ class GroupSide(Side):
         self.wait_until(lambda: any(kind == of_type for batch in self.collect() for kind, _ in batch))
 
     def await_regex(self) -> None:
-        """Wait until the broker has resolved the group's regular expression, which it writes in a batch of its own."""
+        """Wait until the broker has resolved the group's regular expression. It writes the result in a separate batch.
+        """
         def is_resolved() -> bool:
             self.collect()
             return self.resolved_s is not None
         self.wait_until(is_resolved)
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Return a message as dicts and sorted lists, with topics by name and without values that a broker chooses."""
+        """Return a message as dicts and sorted lists. Topic ids are replaced by topic names, and values that a broker
+        chooses are omitted.
+        """
         if isinstance(value, list):
             return sorted((self.comparable(item, name) for item in value), key=repr)
         names = getattr(getattr(value, '_layout', None), 'names', None)
@@ -253,7 +262,9 @@ class GroupSide(Side):
     # ---- rows
 
     def rows(self) -> list[list[tuple[str, Any]]]:
-        """Return the batches of the group since the last call: rows as (type, comparable key and value)."""
+        """Return the batches of the group that were written since the last call. A row is (type, comparable key and
+        value).
+        """
         self.collect()
         found, self._rows = self._rows, []
         return found
@@ -269,7 +280,7 @@ class GroupSide(Side):
         return self.resolved_s is not None and time.monotonic() - self.resolved_s > REGEX_INTERVAL_S
 
     def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-        """Wait a moment for rows. Return `rows` and the rows that have arrived since."""
+        """Wait a moment for further rows. Return `rows` and the rows that have arrived."""
         self.peer.wait_for_a_record()
         return rows + self.rows()
 
@@ -311,7 +322,7 @@ class GroupSide(Side):
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """A member joins, or joins again, with all fields."""
+    """A member joins, or joins again. The heartbeat has all fields."""
 
     slot: str
     topics: str
@@ -332,7 +343,7 @@ class Join:
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-    """A member heartbeats, with an epoch `shift` away from its own."""
+    """A member sends a heartbeat. Its epoch is the member's epoch plus `shift`."""
 
     slot: str
     report: str = 'null'
@@ -363,7 +374,9 @@ class Leave:
 
 @dataclasses.dataclass(frozen=True)
 class MemberCrash(ABC):
-    """The session of a member ends. Its last heartbeat starts a short session. The sessions of the others stay long."""
+    """The session of a member times out. Its last heartbeat starts a short session. Other members keep their long
+    sessions.
+    """
 
     slot: str
 
@@ -387,7 +400,7 @@ class Crash(MemberCrash):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeTopic:
-    """A topic is created, deleted or grown."""
+    """A topic is created, is deleted, or gets more partitions."""
 
     change: str
     topic: str
@@ -403,7 +416,7 @@ class ChangeTopic:
 
 @dataclasses.dataclass(frozen=True)
 class Odd:
-    """A heartbeat with any fields."""
+    """A heartbeat with arbitrary fields, valid or not."""
 
     slot: str
     fields: tuple[tuple[str, Any], ...]
@@ -469,7 +482,7 @@ class FetchOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """An administrator asks about the group, or deletes it or an offset."""
+    """An administrator describes or lists the group, deletes it, or deletes an offset."""
 
     question: str
 
@@ -499,7 +512,9 @@ Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffs
 
 
 def with_whole_deletions(batches: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-    """Join the tombstones of a group's offsets with those of the group: kbroker writes the former first, in parts."""
+    """Merge the batches that delete a group's offsets with the batch that deletes the group. kbroker writes the
+    tombstones of the offsets first, in several batches.
+    """
     found: list[list[tuple[str, Any]]] = []
     for batch in batches:
         if found and is_deletion(found[-1]) and is_deletion(batch) and found[-1][-1][0] == 'OffsetCommit':
@@ -514,8 +529,8 @@ def is_deletion(batch: list[tuple[str, Any]]) -> bool:
 
 
 def row_differences(kafka: list[list[tuple[str, Any]]], ours: list[list[tuple[str, Any]]]) -> list[str]:
-    """Return the differences of batches, which must have the same types in the same order, and the same rows. The order
-    of rows of one type does not count.
+    """Return the differences between the batches of the two brokers. Batches must have the same types of rows in the
+    same order, and the same rows. The order of rows of the same type does not count.
     """
     found = []
     for number, (left, right) in enumerate(itertools.zip_longest(kafka, ours, fillvalue=[])):

@@ -1,7 +1,6 @@
-"""The driver of histories: operations that run on Apache Kafka and on kbroker, and are compared step by step.
-
-A file of histories has the operations, and a subclass of Side with the answers and rows of a broker. Its tests draw
-histories, and give the reason for each accepted difference.
+"""Runs histories. A history is a list of operations that run on Apache Kafka and on kbroker, whose effects are compared
+step by step. A file `*_histories.py` has the operations, and a subclass of Side with the answers and rows of a broker.
+Its tests draw random histories, and give the reason for each accepted difference.
 """
 from __future__ import annotations
 
@@ -16,25 +15,25 @@ from raw_peer import NOW_MS, RawPeer
 from support.kafka.beside_kafka import at_once
 
 LANES = 6
-"""The number of histories that can run at once."""
+"""The number of histories that can run at the same time."""
 WAIT_LIMIT_S = 120
 WRITTEN_LIMIT_S = 30
-"""The time that a broker has for its writes after an answer."""
+"""The time in seconds within which a broker must make its writes after an answer."""
 SETTLE_LIMIT_S = 3
-"""The time after which a difference with an accepted reason counts as final."""
+"""The time in seconds after which a difference counts as final if it has an accepted reason."""
 
 Explain = Callable[[list[str]], list[str]]
-"""Return the differences of a step that have no accepted reason."""
+"""The type of a function that gets the differences of a step and returns those without an accepted reason."""
 
 _numbers = itertools.count()
 
 
 class TooSlow(UnsatisfiedAssumption):
-    """Raised if a history took so long that timeouts may affect it. It is not judged."""
+    """Raised if a history took so long that timeouts may have affected it. The history is then not judged."""
 
 
 class Side(ABC):
-    """One broker in a history: a connection, and the facts from its answers."""
+    """One broker in a history: the connection to it, and facts from its answers."""
 
     lanes = LANES
     is_kafka = False
@@ -44,7 +43,7 @@ class Side(ABC):
 
     @classmethod
     def name_in(cls, lane: int) -> str:
-        """Return a new name for a group. Its history does not disturb the histories of other lanes."""
+        """Return a new name for a group, so that its history does not disturb the histories of other lanes."""
         return f'h{next(_numbers)}-{NOW_MS % 100_000}'
 
     @abstractmethod
@@ -53,7 +52,8 @@ class Side(ABC):
 
     @abstractmethod
     def written(self, before: Any = None) -> Any:
-        """Return the writes of the broker in this step. `before` is the previous result. Later writes are added to it.
+        """Return the writes of the broker in this step. `before` is the result of the previous call in the step, which
+        is extended by later writes.
         """
 
     @staticmethod
@@ -81,8 +81,8 @@ def run(addresses: Sequence[str], history: Sequence[Any], side_class: Any, expla
     """Run a history on both brokers, step by step. Return the unexplained differences of the first step that has a
     difference.
 
-    A history also ends where Kafka has no order and the brokers chose differently. Histories of several lanes do not
-    disturb each other.
+    The history also ends without a difference at a step for which Kafka defines no order and the brokers chose
+    differently. Histories of several lanes do not disturb each other.
     """
     name = side_class.name_in(lane)
     sides: list[Side] = at_once(lambda address: side_class(address, name), addresses)
@@ -100,7 +100,9 @@ def run(addresses: Sequence[str], history: Sequence[Any], side_class: Any, expla
 
 
 def differences_of_step(operation: Any, sides: Sequence[Side], explain: Explain) -> list[str]:
-    """Run an operation on both brokers. Return the differences in the answers and in the writes that follow."""
+    """Run an operation on both brokers. Return the differences between their answers, and between the writes that
+    follow.
+    """
     answers = at_once(operation.run, sides)
     answered = named(operation, differences(*answers))
 

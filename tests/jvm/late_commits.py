@@ -1,4 +1,4 @@
-"""Requests that reach the broker late: a commit of a client from before KIP-890, and offsets of a client that has it.
+"""Requests that reach the broker late: a commit from a client without KIP-890, and offsets from a client with KIP-890.
 """
 from contextlib import ExitStack, closing
 
@@ -8,12 +8,15 @@ from support.messages.message_builder import batch_of
 from kbroker.base.errors import ErrorCode
 
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
-"""The late commit commits transaction 2 half-written, and its client cannot abort it any more."""
+"""The effect of a late commit that is executed: it commits the half-written transaction 2, which the client can then no
+longer abort.
+"""
 REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
 OLDER_OFFSETS_COUNT = [ErrorCode.NONE, 5]
 NEWER_OFFSETS_COUNT = [ErrorCode.NOT_COORDINATOR, 8]
 UNVERIFIED = ErrorCode.NOT_ENOUGH_REPLICAS
-"""The answer of Kafka to a batch while it cannot ask the coordinator whether the transaction is open."""
+"""The error with which Kafka answers a batch while it cannot verify with the coordinator that the transaction is open.
+"""
 
 
 def code_of_addition(answer):
@@ -25,7 +28,9 @@ def code_of_produce(answer):
 
 
 def effect_of_a_late_commit(address, topic):
-    """Return the answer to the late commit, the state of transaction 2 after it, and the answer to its abort."""
+    """Send a late commit of transaction 1. Return the answer to it, the state of transaction 2 after it, and the answer
+    to the abort of transaction 2.
+    """
     with ExitStack() as stack:
         old, new = (stack.enter_context(closing(RawPeer(address, topic))) for _ in range(2))
         old.create_topic()              # a peer connects with its first request
@@ -60,7 +65,8 @@ def effect_of_a_late_commit(address, topic):
 
 
 def effect_of_late_offsets(address, topic):
-    """Return the answer to late offsets of a transaction that has newer ones, and the offset that is committed finally.
+    """Send a late TxnOffsetCommit in a transaction that already has newer offsets. Return the answer to it, and the
+    offset that the group finally has.
     """
     with ExitStack() as stack:
         old, new = (stack.enter_context(closing(RawPeer(address, topic))) for _ in range(2))

@@ -1,6 +1,5 @@
-"""Long runs of random histories on two brokers: several histories at once, each in a lane of its own.
-
-A history mostly waits for its brokers, so several at once take little longer than one.
+"""Long runs of random histories on two brokers. Several histories run at the same time, each in a separate lane. A
+history mostly waits for its brokers, so several histories together take little longer than one.
 """
 from __future__ import annotations
 
@@ -17,13 +16,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 SHORTENED = 5
-"""The maximum number of histories that a run shortens."""
+"""The largest number of failing histories that a run shortens."""
 SHORTENING_LIMIT_S = 900
 DRAWN_AT_ONCE = 50
 
 History = Sequence[Any]
 Judge = Callable[[History, int], list[str]]
-"""Run a history in a lane. Return the differences of the brokers, or raise TooSlow."""
+"""The type of a function that runs a history in a lane. It returns the differences between the brokers, or raises
+TooSlow.
+"""
 
 
 def random_histories(strategy: SearchStrategy[Any], count: int) -> list[History]:
@@ -47,7 +48,7 @@ def kind_of(differences: list[str]) -> str:
 
 
 class LongRun:
-    """A run of many histories. `judged`, `rejected` and `failed` are its results until now."""
+    """A run of many histories. `judged`, `rejected` and `failed` are its current results."""
 
     def __init__(self, judge: Judge, lanes: int):
         self.judged = 0
@@ -62,7 +63,9 @@ class LongRun:
         self._begin_s = time.monotonic()
 
     def run(self, strategy: SearchStrategy[Any], count: int) -> list[str]:
-        """Run `count` histories. Return a text for each difference that a second run of its history alone confirms."""
+        """Run `count` histories. Run each failing history a second time, alone. Return a text for each history that
+        fails again.
+        """
         with ThreadPoolExecutor(self._count_of_lanes) as pool:
             while (left := count - self.judged - self.rejected) > 0:
                 list(pool.map(self._run_one, random_histories(strategy, min(left, DRAWN_AT_ONCE))))
@@ -93,7 +96,8 @@ class LongRun:
                 print(f'history = {list(history)}', *found, sep='\n', file=sys.stderr, flush=True)
 
     def _differences(self, history: History, lane: int = 0) -> list[str] | None:
-        """Return the differences, or the exception that ended the history. Return None if the history cannot be judged.
+        """Run a history. Return the differences, or the exception that ended the history, or None if the history cannot
+        be judged.
         """
         try:
             return self._judge(history, lane)
@@ -103,8 +107,8 @@ class LongRun:
             return [f'{type(error).__name__}: {error}']
 
     def _again(self, history: History, *, is_shortened: bool) -> str:
-        """Run a history alone. If it fails again, return it and its differences. With `is_shortened`, return the
-        shortest history that still fails.
+        """Run a failing history alone. If it fails again, return the history and its differences as text. With
+        `is_shortened`, return the shortest history that still fails instead.
         """
         found = self._differences(history)
         if not found:

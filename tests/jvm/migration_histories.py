@@ -1,7 +1,8 @@
-"""Histories of groups whose members change between the classic and the consumer protocol, for two brokers.
+"""Histories of groups whose members change between the classic and the consumer protocol. They run on two brokers.
 
 The histories also use the operations of `group_histories`. Each classic member has its own connection, because a
-JoinGroup of a classic group waits for the other members. No request waits after an operation.
+JoinGroup of a classic group waits for the other members. When an operation ends, all of its requests have their
+answers.
 """
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from kbroker.protocol.consumer_protocol import decode_message, encode_message, v
 SETTINGS = {
     **group_histories.SETTINGS,
     'group.min.session.timeout.ms': '600',
-    # The classic members do not vote for an assignor, and the order of `range` does not depend on a hash.
+    # `range` is the only assignor, because classic members do not vote for one and because its order does not depend on
+    # a hash.
     'group.consumer.assignors': 'range',
 }
 SESSION_MS = 300_000
@@ -40,7 +42,7 @@ BLOBS: dict[str, Any] = {
     'member_metadata': messages.ConsumerProtocolSubscription, 'assignment': messages.ConsumerProtocolAssignment,
     'member_assignment': messages.ConsumerProtocolAssignment,
 }
-"""The fields with bytes that members exchange, and the messages in them."""
+"""Maps the fields with bytes that members exchange to the messages in these bytes."""
 
 
 @dataclasses.dataclass
@@ -60,7 +62,9 @@ class ClassicMember:
     request: Any = None
     version: int = 0
     before: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The fields that a join changes, with their old values, which are valid again if the group refuses the join."""
+    """The fields that a join changes, with their previous values. If the group refuses the join, `change_back` restores
+    them.
+    """
 
     @property
     def instance_id(self) -> str | None:
@@ -71,7 +75,7 @@ class ClassicMember:
         self.client.send(frame_of(request, version, self.slot))
 
     def change(self, **fields: Any) -> None:
-        """Set fields for a join, which the group may refuse."""
+        """Set fields for a join. Remember their previous values, because the group may refuse the join."""
         self.before = {name: getattr(self, name) for name in fields}
         for name, value in fields.items():
             setattr(self, name, value)
@@ -95,11 +99,13 @@ class MixedSide(GroupSide):
         super().__init__(address, group)
         self.classic: dict[str, ClassicMember] = {}
         self._slots: dict[str, str] = {}
-        """Id of a classic member -> its name in comparable answers."""
+        """Maps the id of a classic member to its name in comparable answers."""
         self.converted: dict[str, str] = {}
-        """Slot of a member of the consumer protocol -> its id, if it has kept the id of a classic member."""
+        """Maps the slot of a member of the consumer protocol to its id, if it has kept the id that it had as a classic
+        member.
+        """
         self._leader: tuple[str, Any] | None = None
-        """The slot of the last leader, with the answer to its join."""
+        """(slot of the last leader, answer to its join)."""
 
     def close(self) -> None:
         for member in self.classic.values():
@@ -130,7 +136,9 @@ class MixedSide(GroupSide):
         return f'{self.listed()} has {[member.member_id for member in described.members]}, the history has {known}'
 
     def let_requests_pass(self) -> None:
-        """Wait until the coordinator has begun with all requests sent before. It has one queue for each partition."""
+        """Wait until the coordinator has begun to serve all requests that were sent before this call. It has one queue
+        for each partition of the offsets topic.
+        """
         for _ in range(2):
             self.peer.ask('Heartbeat', HEARTBEAT_VERSION, group_id=self.group, member_id='nobody', generation_id=0)
         self.peer.wait_for_a_record()
@@ -158,10 +166,9 @@ class MixedSide(GroupSide):
         return version_of(message_class, data), super().comparable(decode_message(message_class, data))
 
     def rows(self) -> list[list[tuple[str, Any]]]:
-        """Return the rows without those that change nothing.
-
-        Kafka writes a row for a new classic group before a member joins it. If a static member was replaced and its
-        subscription has changed, Kafka writes its target twice.
+        """Return the rows, except those that change nothing. Kafka writes such a row for a new classic group before a
+        member joins it. If a static member was replaced and its subscription has changed, Kafka writes its target
+        twice.
         """
         batches = []
         for batch in super().rows():
@@ -201,7 +208,7 @@ class MixedSide(GroupSide):
             self._slots[member_id] = f'<{member.slot}>'
 
     def join(self, slot: str) -> list[tuple[str, Any]]:
-        """Let a member join, and the other members for which a classic group then waits. Return the answers."""
+        """Let a member join. Then let the other members join for which a classic group waits. Return the answers."""
         self.member(slot).send(self.join_request(self.member(slot)), JOIN_VERSION)
         return self.receive_joins(slot)
 
@@ -227,7 +234,9 @@ class MixedSide(GroupSide):
         return answers
 
     def awaited_beside(self, waiting: list[str]) -> list[str]:
-        """Return the members for whose joins a classic group waits. Leave out the members that have sent theirs."""
+        """Return the members for whose joins a classic group waits. Omit the members in `waiting`, which have already
+        sent their joins.
+        """
         self.let_requests_pass()
         if any(self.member(each).has_answer() for each in waiting) or (
                 self.listed() != ('classic', 'PreparingRebalance')):
@@ -266,7 +275,7 @@ class MixedSide(GroupSide):
         return answer
 
     def assignments_of(self, answer: Any) -> dict[str, Any]:
-        """Return the partitions by member id that the leader assigns, with the answer to its join."""
+        """Return {member id: partitions} as the leader assigns them. `answer` is the answer to the leader's join."""
         counts = {self.topic(name): len(self.partitions_of(name)) for name in self.topic_ids}
         subscribed = {each.member_id: decode_message(messages.ConsumerProtocolSubscription, each.metadata).topics
                       for each in answer.members}
@@ -279,12 +288,12 @@ class MixedSide(GroupSide):
         return range(len(answer.topics[0].partitions))
 
     def sync(self, joined: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Let the members that have joined sync, the leader first. Return the answers."""
+        """Let the members in `joined` sync, the leader first. Return the answers."""
         last = {slot: answer for slot, answer in joined if answer.error_code == ErrorCode.NONE}
         leaders = [slot for slot, answer in last.items() if answer.members]
         if last and not leaders and self._leader is not None and (
                 self.listed() == ('classic', 'CompletingRebalance')):
-            # The members joined again before the leader has synced. Their syncs would wait for it.
+            # The members joined again before the leader has synced. Their syncs would wait for the leader's sync.
             self.sync([self._leader])
         answers = []
         for slot in [*leaders, *(slot for slot in sorted(last) if slot not in leaders)]:
@@ -293,7 +302,7 @@ class MixedSide(GroupSide):
         return answers
 
     def leaders_choice(self, slot: str, joined: dict[str, Any]) -> dict[str, Any]:
-        """Return the assignments in the member's sync: none, unless it leads."""
+        """Return the assignments that a member sends in its sync. Only a leader sends any."""
         shown = self.assignments_of(joined[slot]) if joined[slot].members else {}
         ids = {self._slots.get(each.member_id, each.member_id): each.member_id for each in joined[slot].members}
         return {ids[name]: partitions for name, partitions in shown.items()}
@@ -305,7 +314,7 @@ def is_blank(kind: str, row: Any) -> bool:
 
 
 def all_comparable(side: MixedSide, answers: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Return answers by slot in comparable form, and separately the members in a leader's answer."""
+    """Return (slot, answer) pairs in comparable form, and separately the members that a leader's answer lists."""
     found, members = [], []
     for slot, answer in answers:
         comparable = side.comparable(answer)
@@ -322,9 +331,8 @@ def all_comparable(side: MixedSide, answers: Iterable[tuple[str, Any]]) -> list[
 
 @dataclasses.dataclass(frozen=True)
 class ClassicJoin:
-    """A classic member joins, or joins again, and so do all members for which the group waits. Then all of them sync.
-
-    A static member that is `fresh` has forgotten its id.
+    """A classic member joins, or joins again. All members for which the group then waits join again, too. Then all of
+    them sync. A static member that is `fresh` has forgotten its member id.
     """
 
     slot: str
@@ -341,10 +349,9 @@ class ClassicJoin:
 
 
 def prepare(side: MixedSide, operation: Any) -> None:
-    """Set the fields of the member that joins. In a consumer group, the order of the members depends on its id.
-
-    A member has no id when it joins an empty consumer group. Kafka refuses an id there, and forgets the group without a
-    tombstone. kbroker keeps the group.
+    """Set the fields of the member that joins. In a consumer group, the member gets an id from its slot, because the
+    order of the members depends on the id. When a member joins an empty consumer group, it sends no id. Kafka would
+    refuse an id there, and forget the group without a tombstone, but kbroker keeps the group.
     """
     member = side.member(operation.slot)
     forgets_id = (operation.is_static and operation.fresh) or side.listed() == EMPTY_CONSUMER_GROUP
@@ -372,7 +379,9 @@ class AskForId:
 
 @dataclasses.dataclass(frozen=True)
 class JoinDuringRebalance:
-    """A member of the consumer protocol joins while a classic one waits: for the others, or for its assignment."""
+    """A member of the consumer protocol joins while a classic member waits, either for the joins of other members or
+    for its assignment.
+    """
 
     join: Join
     slot: str
@@ -389,7 +398,7 @@ class JoinDuringRebalance:
     def _join_during_joins(self, side: MixedSide) -> Any:
         joined = self._park_join(side)
         answer = self.join.run(side)
-        # A group that was not upgraded still waits for the other members.
+        # If the join has not upgraded the group, the group still waits for the other members.
         late = side.receive_joins(self.slot)
         return [all_comparable(side, joined), answer, all_comparable(side, late),
                 all_comparable(side, side.sync(late))]
@@ -407,7 +416,9 @@ class JoinDuringRebalance:
         return [all_comparable(side, joined), answer, all_comparable(side, late)]
 
     def _park_join(self, side: MixedSide) -> list[tuple[str, Any]]:
-        """Send a JoinGroup, and repeat it with the id from the answer. Return the answers until the join waits."""
+        """Send a JoinGroup. If the answer gives the member an id, repeat the request with this id. Return the answers
+        that arrived before the join waits.
+        """
         answers: list[tuple[str, Any]] = []
         member = side.member(self.slot)
         member.send(side.join_request(member), JOIN_VERSION)
@@ -422,7 +433,7 @@ class JoinDuringRebalance:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicBeat:
-    """A classic member heartbeats, with a generation `shift` away from its own."""
+    """A classic member sends a heartbeat. Its generation is the member's generation plus `shift`."""
 
     slot: str
     shift: int = 0
@@ -437,7 +448,7 @@ class ClassicBeat:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicSync:
-    """A member of a consumer group syncs again, with a generation `shift` away from its own."""
+    """A classic member of a consumer group syncs again. Its generation is the member's generation plus `shift`."""
 
     slot: str
     shift: int = 0
@@ -451,7 +462,9 @@ class ClassicSync:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicLeave:
-    """Members leave by one LeaveGroup: classic ones by their slots, those of the consumer protocol by their ids."""
+    """Members leave by one LeaveGroup request. Classic members are given by their slots, and members of the consumer
+    protocol by their ids.
+    """
 
     slots: str
     consumers: str = ''
@@ -509,7 +522,7 @@ class Convert:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicCommit:
-    """A classic member commits an offset, with a generation `shift` away from its own."""
+    """A classic member commits an offset. Its generation is the member's generation plus `shift`."""
 
     slot: str
     partition: int

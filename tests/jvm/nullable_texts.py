@@ -1,4 +1,4 @@
-"""The nullable strings of responses: those in the tables, and those that answers have had."""
+"""The nullable strings of responses: those that the message tables declare, and those that observed answers contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.apis.serving.served import served_apis
 from kbroker.protocol import messages, schema
 
 Text = tuple[str, int, str]
-"""The name of a response, its version, and the path of a field."""
+"""(name of a response, version, path of a field)."""
 
 
 def of_the_tables() -> set[Text]:
@@ -35,7 +35,7 @@ def _declared(struct: schema.Struct, version: int, path: str = '') -> Iterator[s
 
 
 def of_an_answer(answer: Any, version: int) -> set[Text]:
-    """Return the compared strings of an answer: all except error messages."""
+    """Return those nullable strings of an answer that are compared. Messages of errors are not compared."""
     name = type(answer).__name__
     return {(name, version, path) for path in _shown(answer, answer.schema.struct, version)}
 

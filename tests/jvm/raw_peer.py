@@ -1,4 +1,4 @@
-"""A client that sends any request and records the answers, and functions that compare those of two brokers."""
+"""A client that sends any request and records the answers, and functions that compare the answers of two brokers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DAY_MS = 86_400_000
 UNSETTLED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS}
-"""Errors that disappear once a coordinator has completed an earlier request."""
+"""Errors that disappear when a coordinator has completed an earlier request."""
 UNPREPARED = UNSETTLED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_ID}
-"""Errors that disappear once all brokers know a new topic."""
+"""Errors that disappear when all parts of a broker know a new topic."""
 
 ANYTHING = {
     'throttle_time_ms',
@@ -50,15 +50,18 @@ ANYTHING = {
 CODE_OF = {
     'error_message': 'error_code', 'acknowledge_error_message': 'acknowledge_error_code',
     'batch_index_error_message': None}
-"""Error messages, whose words each broker chooses. They are compared only if the code in the named field is 0."""
+"""Maps fields with error messages to the fields with their error codes. Each broker words its messages differently, so
+a message is compared only if the code is 0, and never if the code's field is None.
+"""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
-"""Fields whose values the broker chooses. The comparison only checks where a value is present and where it is repeated.
+"""Fields whose values the broker chooses. The comparison only checks which fields have a value, and which have the same
+value.
 """
 MADE_UP_FROM = {'producer_id': 0, 'session_id': 1}
 
 
 class Made(NamedTuple):
-    """A value that a broker chose. All values of a field sort as equal."""
+    """A value that a broker chose. In sorted lists, all such values of a field count as equal."""
 
     field: str
     value: Any
@@ -82,7 +85,7 @@ class Step(NamedTuple):
 class RawPeer:
     """The connection of one case to one broker. `ask` adds each request and answer to `steps`.
 
-    With a user and a password, it logs in by SASL/PLAIN.
+    If `login` has a user and a password, the peer logs in by SASL/PLAIN.
     """
 
     def __init__(self, address: str, topic: str, login: tuple[str, str] | None = None, partition: int = 0):
@@ -90,7 +93,7 @@ class RawPeer:
         self.partition = partition
         """The partition of the topic in which the peer waits for records."""
         self.note = ''
-        """A description of the following steps, shown with their differences."""
+        """A description of the steps that follow. The comparison shows it with their differences."""
         self.steps: list[Step] = []
         self.address = address
         self._login = login
@@ -98,7 +101,8 @@ class RawPeer:
         self._correlation_ids = itertools.count(1)
 
     def ask(self, api: str, version: int | None = None, *, client_id: str = CLIENT_ID, **fields: Any) -> Any:
-        """Send a request with these fields (structs as dicts). Return the answer, or CLOSED.
+        """Send a request with these fields (structs as dicts). Return the answer, or CLOSED if the broker closes the
+        connection.
 
         The default version is the newest one.
         """
@@ -109,7 +113,7 @@ class RawPeer:
         return answer
 
     def ask_during(self, action: Callable[[], None], api: str, version: int, **fields: Any) -> Any:
-        """Send a request, call `action` before reading the answer, and return the answer."""
+        """Send a request, then call `action`, then read and return the answer."""
         request = build(api + 'Request', **fields)
         self._send(request, version, CLIENT_ID)
         action()
@@ -118,11 +122,11 @@ class RawPeer:
         return answer
 
     def another(self) -> RawPeer:
-        """Return a peer with a connection of its own to the same broker."""
+        """Return a second peer, with a new connection to the same broker."""
         return RawPeer(self.address, self.topic, self._login, self.partition)
 
     def ask_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Call `ask` until `settled(answer)` is true. Keep only the last answer."""
+        """Call `ask` until `settled(answer)` is true. Only the last answer remains in `steps`."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while not settled(answer := self.ask(api, version, **fields)) and time.monotonic() < deadline:
             self.steps.pop()
@@ -134,17 +138,17 @@ class RawPeer:
         return self.ask_until(lambda answer: not error_codes(answer) & UNSETTLED, api, version, **fields)
 
     def prepare(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Call `ask` until it succeeds. The answer is not compared."""
+        """Call `ask` until it succeeds. Leave no step, so that the answer is not compared."""
         return self.prepare_until(lambda answer: not error_codes(answer) & UNPREPARED, api, version, **fields)
 
     def prepare_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Call `ask` until `settled(answer)` is true. The answer is not compared."""
+        """Call `ask` until `settled(answer)` is true. Leave no step, so that the answer is not compared."""
         answer = self.ask_until(settled, api, version, **fields)
         self.steps.pop()
         return answer
 
     def send_only(self, api: str, version: int, **fields: Any) -> None:
-        """Send a request that has no answer."""
+        """Send a request for which the broker sends no answer."""
         request = build(api + 'Request', **fields)
         self._connected().sendall(self._frame(request, version, CLIENT_ID))
 
@@ -178,10 +182,9 @@ class RawPeer:
             self._socket = None
 
     def wait_for_a_record(self) -> None:
-        """Wait for an append to the partition of the case. Most often, it is a marker that completes an earlier
-        request.
-
-        The broker answers at once if the topic does not exist, and after MOMENT_MS if nothing is appended.
+        """Wait for an append to the partition of the case with a Fetch. Most often, the append is a marker that
+        completes an earlier request. The broker answers immediately if the topic does not exist, and after MOMENT_MS if
+        nothing is appended.
         """
         found = self._exchange(
             build(
@@ -266,12 +269,14 @@ def batch(*values: Any, **options: Any) -> bytes:
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Return every error code in an answer, without those of partitions in AddPartitionsToTxn, which are compared."""
+    """Return every error code in an answer, except those of partitions in AddPartitionsToTxn: a case compares these,
+    and does not wait until they disappear.
+    """
     return message_builder.error_codes(answer, ('error_code',))
 
 
 def comparable(answer: Any) -> Any:
-    """Return an answer as dicts and sorted lists, without values that may differ between brokers."""
+    """Return an answer as dicts and sorted lists. Omit values that may differ between brokers."""
     return _numbered(plain(answer), {})
 
 
@@ -296,12 +301,12 @@ def plain(value: Any, name: str = '') -> Any:
 
 
 def is_worded(struct: Any, field: str) -> bool:
-    """Return whether a field of an answer is the message of an error."""
+    """Return whether a field of an answer is an error message whose words are not compared."""
     return field in CODE_OF and (CODE_OF[field] is None or getattr(struct, CODE_OF[field], 0) != 0)
 
 
 def in_words(value: Any) -> str:
-    """Return a request as text, without the fields at their defaults."""
+    """Return a request as text. Omit the fields that have their defaults."""
     if isinstance(value, list):
         return f'[{", ".join(map(in_words, value))}]'
     layout = getattr(value, '_layout', None)
@@ -340,7 +345,7 @@ def _numbered(value: Any, seen: dict[Made, str]) -> Any:
 
 
 def differences(kafka: Any, ours: Any, path: str = '') -> list[str]:
-    """Return the differences of two comparable answers, one line each."""
+    """Return the differences between two comparable answers. A difference is a line."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         return [
             line for name in kafka for line in differences(kafka[name], ours[name], f'{path}.{name}' if path else name)]

@@ -1,8 +1,6 @@
-"""Histories of a share partition: operations that run on two brokers, and the facts that are compared after each
-operation.
-
-A history has a group, a topic of one partition, and members A to C. Each member has a session on a connection of its
-own. After each operation, the answers are compared, and the states after a replay of `__share_group_state`.
+"""Histories of a share partition: operations that run on two brokers, and what is compared after each operation. A
+history has a group, a topic with one partition, and members A to C. Each member has a session on its own connection.
+After each operation, the answers are compared, and the states that a replay of `__share_group_state` yields.
 """
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ SETTINGS = {
     'share.coordinator.append.linger.ms': '0',
     'offsets.topic.num.partitions': '1',
     'group.coordinator.append.linger.ms': '0',
-    # No lock ends, however slow the machine is.
+    # The locks of records do not expire during a history, however slow the machine is.
     'group.share.record.lock.duration.ms': LOCK_MS,
     'group.share.max.record.lock.duration.ms': LOCK_MS,
 }
@@ -74,7 +72,8 @@ class PartitionSide(Side):
         self._begin_at_0()
 
     def _end_of_states(self) -> int:
-        """Return the end of the log of states. Its topic does not exist before the first share group."""
+        """Return the end offset of `__share_group_state`. The topic does not exist before the first share group does.
+        """
         answer = self.ask('ListOffsets', 7, replica_id=-1, topics=[
             {'name': SHARE_GROUP_STATE, 'partitions': [{'partition_index': 0, 'timestamp': -1}]}])
         return max(0, int(answer.topics[0].partitions[0].offset))
@@ -99,7 +98,7 @@ class PartitionSide(Side):
 
     @property
     def has_sessions(self) -> bool:
-        """True if a session has begun. Otherwise the broker must first load the state of the share partition."""
+        """True if a share session has begun, so that the broker has loaded the state of the share partition."""
         return any(session.epoch for session in self.sessions.values())
 
     def close(self) -> None:
@@ -111,14 +110,18 @@ class PartitionSide(Side):
     # ---- rows
 
     def state(self) -> Any:
-        """Return the state of the share partition by its rows: start offset, count of finished records, batches."""
+        """Return the state of the share partition that its rows give: start offset, number of finished records,
+        batches.
+        """
         self.collect()
         state = self.states.get(ShareKey(self.name, self.topic_id, 0))
         return None if state is None else (
             state.start_offset, state.delivery_complete_count, [tuple(batch) for batch in state.batches])
 
     def written(self, before: Any = None) -> Any:
-        """Return the state. Kafka answers the end of a session before it writes the row."""
+        """Return the state of the share partition. In later calls of a step, wait for a row first, because Kafka
+        answers the end of a session before it writes the row.
+        """
         if before is not None:
             self.peer.wait_for_a_record()
         return self.state()
@@ -179,9 +182,9 @@ def codes(answer: Any) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """An acknowledgement of a part of a range that the member holds: `count` records from `first` on.
+    """An acknowledgement of `count` records of a range that the member holds. They begin at index `first` of the range.
 
-    `shift` moves the part, possibly out of the range. With `varies`, each record has a type of its own.
+    `shift` moves the acknowledged offsets, possibly out of the range. With `varies`, the records have different types.
     """
 
     kind: int
@@ -205,7 +208,9 @@ class Said:
 
 @dataclasses.dataclass(frozen=True)
 class Fetch:
-    """A member fetches, with an epoch `shift` away from its own, or the first or last one."""
+    """A member fetches. Its session epoch is the member's epoch plus `shift`, or the first or the final epoch of a
+    session.
+    """
 
     slot: str
     said: tuple[Said, ...] = ()
@@ -221,7 +226,7 @@ class Fetch:
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
         batches = side.said(self.slot, self.said)
-        # Kafka delivers the records that a fetch releases only after it has written the release.
+        # Kafka delivers the records that a fetch releases only when it has written the release.
         releases = any(RELEASE in batch['acknowledge_types'] for batch in batches)
         wait_ms = MOMENT_MS if side.has_sessions and not releases else LOAD_MS
         topics = [{'topic_id': side.topic_id, 'partitions': [
@@ -247,7 +252,9 @@ class Fetch:
 
 @dataclasses.dataclass(frozen=True)
 class Say:
-    """A member acknowledges, with an epoch `shift` away from its own, or the first or last one."""
+    """A member acknowledges records. Its session epoch is the member's epoch plus `shift`, or the first or the final
+    epoch of a session.
+    """
 
     slot: str
     said: tuple[Said, ...]
@@ -255,7 +262,7 @@ class Say:
     epoch: int | None = None
     is_renewal: bool = False
     member: str | None = None
-    """The member that holds the records, if it is another one."""
+    """The member that holds the acknowledged records. None stands for the member that acknowledges."""
 
     def run(self, side: PartitionSide) -> Any:
         session = side.session(self.slot)
@@ -328,9 +335,8 @@ class Offsets:
 
 
 def joined(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return ranges of records. Join neighbours with equal delivery counts.
-
-    Kafka divides redelivered records into the ranges of the earlier delivery.
+    """Return ranges of records, with adjacent ranges of equal delivery counts joined. Kafka divides redelivered records
+    into the ranges of their previous delivery.
     """
     found: list[tuple[int, int, int]] = []
     for first, last, count in ranges:

@@ -1,8 +1,9 @@
-"""Histories of a share group: operations of members and on offsets. They also use the operations of `group_histories`.
+"""Histories of a share group: operations of its members, and operations on its offsets. They also use the operations of
+`group_histories`.
 
-A history has a group, the topics a, b and c, of which c does not exist at first, and members A to D. The topic z never
-exists. Kafka writes the row about initialized share states after its answer, in a batch of its own. So this row is
-compared separately, once no state is being initialized or deleted, and without deleted topics.
+A history has a group, the topics a, b and c, and members A to D. Topic c does not exist at first. Topic z never exists.
+Kafka writes the row about initialized share states after its answer, in a separate batch. The comparison therefore
+treats this row separately: it waits until no state is being initialized or deleted, and ignores deleted topics.
 """
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ SETTINGS = {
     'group.share.max.session.timeout.ms': LONG_SESSION_MS,
 }
 ASSIGNED = ('topic_partitions', 'assigned_partitions')
-"""The fields of assignments, in answers and in rows."""
+"""The fields with assignments in answers and in rows."""
 FETCH_WAIT_MS = 2_000
 
 
@@ -41,12 +42,12 @@ class ShareSide(GroupSide):
 
     def __init__(self, address: str, group: str):
         self.states: dict[str, Any] | None = None
-        """The value of the last row of the group's share states."""
+        """The value of the last row about the share states of the group."""
         super().__init__(address, group)
         self._await_share_coordinator()
 
     def _await_share_coordinator(self) -> None:
-        """Initialize a state of another group, as soon as the coordinators are ready."""
+        """Wait until the coordinators are ready: initialize a share state of a different group."""
         def is_ready() -> bool:
             answer = self.alter({'a': {0: 0}}, f'{self.group}-first')
             return bool(answer.error_code == 0 and answer.responses[0].partitions[0].error_code == 0)
@@ -60,7 +61,7 @@ class ShareSide(GroupSide):
         return self.comparable(answer)
 
     def alter(self, starts: dict[str, dict[int, int]], group: str | None = None) -> Any:
-        """Move the offsets at which the group starts, by topic and partition."""
+        """Alter the start offsets of the group. `starts` is {topic: {partition: offset}}."""
         return self.peer.ask('AlterShareGroupOffsets', 0, group_id=group or self.group, topics=[
             dict(topic_name=self.topic(name), partitions=[
                 dict(partition_index=index, start_offset=offset) for index, offset in offsets.items()])
@@ -80,8 +81,8 @@ class ShareSide(GroupSide):
         self.set_config('share.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Return the comparable form as for a consumer group, but with the number of assigned partitions: Kafka chooses
-        them in the order of a hash table.
+        """Return the comparable form as for a consumer group, but replace assigned partitions by their number, because
+        Kafka chooses them in the order of a hash table.
         """
         if name in ASSIGNED and isinstance(value, list):
             return sorted((self.comparable(topic.topic_id, 'topic_id'), len(topic.partitions)) for topic in value
@@ -91,7 +92,8 @@ class ShareSide(GroupSide):
     # ---- rows
 
     def rows(self) -> list[list[tuple[str, Any]]]:
-        """Return the group's batches since the last call without share states, and a batch of the initialized states.
+        """Return the batches of the group since the last call, without the rows about share states. Append a batch with
+        the initialized states.
         """
         self.await_states()
         return [batch for batch in super().rows() if batch] + [[(SHARE_STATES, self._states_of('initialized_topics'))]]
@@ -107,7 +109,9 @@ class ShareSide(GroupSide):
         self.wait_until(is_settled)
 
     def _states_of(self, field: str) -> list[dict[str, Any]]:
-        """Return the existing topics of a field. Kafka lists some without partitions."""
+        """Return the topics in `field` of the row about share states. Omit deleted topics, and those that Kafka lists
+        without partitions.
+        """
         existing = {self.topic_names[topic_id] for topic_id in self.topic_ids.values()}
         return [topic for topic in (self.states or {}).get(field, ())
                 if topic['topic_id'] in existing and topic.get('partitions') != []]
@@ -135,7 +139,7 @@ class ShareJoin:
 
 @dataclasses.dataclass(frozen=True)
 class ShareBeat:
-    """A member heartbeats, with an epoch `shift` away from its own. `topics` is a new subscription."""
+    """A member sends a heartbeat. Its epoch is the member's epoch plus `shift`. `topics` is a new subscription."""
 
     slot: str
     shift: int = 0
@@ -164,7 +168,7 @@ class ShareCrash(MemberCrash):
 
 @dataclasses.dataclass(frozen=True)
 class OddShareBeat:
-    """A heartbeat with any fields."""
+    """A heartbeat with arbitrary fields, valid or not."""
 
     slot: str
     fields: tuple[tuple[str, Any], ...]
@@ -178,7 +182,7 @@ class OddShareBeat:
 
 @dataclasses.dataclass(frozen=True)
 class AlterOffsets:
-    """An administrator moves start offsets: (topic, partition, offset)."""
+    """An administrator alters start offsets, given as (topic, partition, offset)."""
 
     starts: tuple[tuple[str, int, int], ...]
 
@@ -200,7 +204,9 @@ class DeleteShareOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class DescribeShareOffsets:
-    """An administrator asks for the offsets of these topics' partitions 0 to 2, or for all initialized ones."""
+    """An administrator describes the offsets of partitions 0 to 2 of these topics, or the offsets of all initialized
+    partitions.
+    """
 
     topics: str | None
     version: int = 1

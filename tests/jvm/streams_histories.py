@@ -1,12 +1,12 @@
 """Histories of a streams group: operations that run on two brokers. They also use the operations of `group_histories`.
 
-A history has a group, the source topics a, b and c, of which c does not exist at first, internal topics r and s, and
-members A to E. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash
-table. For single letters, this is the alphabetical order.
+A history has a group, the source topics a, b and c, internal topics r and s, and members A to E. Topic c does not exist
+at first. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash table.
+For single letters, this is the alphabetical order.
 
 Kafka has no order among equally loaded processes, nor among equally loaded members of a process: its priority queue
-compares only loads. If the brokers choose differently among three or more, `has_another_choice` compares the properties
-that are defined.
+compares only loads. If the brokers choose differently among three or more of them, `has_another_choice` compares only
+the properties that Kafka defines.
 """
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topo
 """The beginnings of the status details whose words are compared."""
 CREATION_LIMIT_S = 30
 FAILED = '; Creation failed'
-"""The beginning of the part of a detail about topics that cannot be created."""
+"""The text in a status detail that precedes the names of topics that cannot be created."""
 ROLES = ('active', 'standby', 'warmup')
 Tasks = dict[str, list[dict[str, Any]] | None]
 Task = tuple[str, str, int]
-"""A role, a subtopology and a number."""
+"""A task: (role, subtopology, number)."""
 Shape = Callable[[Callable[[str], str]], list[dict[str, Any]]]
 
 
 def part(number: str, sources: list[str], *, reads: list[dict[str, Any]] | None = None, sinks: list[str] | None = None,
          logs: list[dict[str, Any]] | None = None, together: list[tuple[list[int], list[int]]] | None = None,
          **fields: Any) -> dict[str, Any]:
-    """Return a subtopology: its source topics, repartition topics, changelogs and copartition groups."""
+    """Return a subtopology with these source topics, repartition topics, changelogs and copartition groups."""
     return dict(
         subtopology_id=number, source_topics=sources, source_topic_regex=[], repartition_sink_topics=sinks or [],
         state_changelog_topics=logs or [], repartition_source_topics=reads or [], copartition_groups=[
@@ -69,13 +69,14 @@ def internal(name: str, partitions: int = 0, replication_factor: int = 0, **conf
 
 
 def _count(t: Callable[[str], str], partitions: int = 0) -> list[dict[str, Any]]:
-    """Return a topology that counts: it reads a, writes r, and keeps s."""
+    """Return the topology of an application that counts. It reads topic a, repartitions to r, and has the changelog s.
+    """
     return [part('0', [t('a')], sinks=[t('r')]),
             part('1', [], reads=[internal(t('r'), partitions)], logs=[internal(t('s'), cleanup_policy='compact')])]
 
 
 def _join(t: Callable[[str], str], partitions: int = 0) -> list[dict[str, Any]]:
-    """Return a topology that joins a with b, which is repartitioned."""
+    """Return the topology of an application that joins topic a with topic b, which it repartitions."""
     return [part('0', [t('b')], sinks=[t('r')]),
             part('1', [t('a')], reads=[internal(t('r'), partitions)], together=[([0], [0])])]
 
@@ -194,21 +195,25 @@ class StreamsSide(GroupSide):
 
     def __init__(self, address: str, group: str):
         self._known_missing: set[str] = set()
-        """The internal topics that an answer has said are missing."""
+        """The internal topics that an answer has reported as missing."""
         super().__init__(address, group)
         self.shapes: dict[str, list[dict[str, Any]]] = {}
-        """Member -> the topology that it joined with last."""
+        """Maps a member to the topology with which it joined last."""
         self.tasks: dict[str, Tasks] = {}
         self.tasks_before: dict[str, Tasks] = {}
-        """Member -> its tasks, and its tasks before the last answer with tasks."""
+        """`tasks` maps a member to its tasks. `tasks_before` maps it to its tasks before the last answer with tasks."""
         self.endpoint_epochs: dict[str, int] = {}
         self.processes: dict[str, str] = {}
-        """Member -> its process, by the rows."""
+        """Maps a member to its process, as the rows show it."""
         self.most_members = 0
-        """The highest number of members in the last step. A member that left in it had tasks in an earlier target."""
+        """The highest number of members during the last step. It counts a member that left in this step, because the
+        member had tasks in an earlier target.
+        """
         self.targets: dict[str, frozenset[Task]] = {}
         self.targets_before: dict[str, frozenset[Task]] = {}
-        """Member -> its target tasks by the rows, and as they were before the last step."""
+        """`targets` maps a member to its target tasks, as the rows show them. `targets_before` has those before the
+        last step.
+        """
         self._targets: dict[str, frozenset[Task]] = {}
 
     def close(self) -> None:
@@ -222,11 +227,11 @@ class StreamsSide(GroupSide):
         return int(answer.topics[0].error_code)
 
     def await_end_of_topic(self, topic: str) -> None:
-        """Wait until the broker does not know a topic that was deleted."""
+        """Wait until the broker no longer knows a deleted topic."""
         self.wait_until(lambda: self.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def internal_topics(self) -> set[str]:
-        """Return the internal topics of the topologies of this history that may exist."""
+        """Return the internal topics that may exist, from all topologies of this history."""
         return {topic['name'] for parts in self.shapes.values() for each in parts
                 for topic in (*each['state_changelog_topics'], *each['repartition_source_topics'])
                 if topic['name'].startswith(f'{self.group}-')}
@@ -263,7 +268,8 @@ class StreamsSide(GroupSide):
                 and self.merits() == other.merits())
 
     def merits(self) -> tuple[list[Task], list[float], int]:
-        """Return the defined properties of the target: its tasks, the loads of processes, the count of staying tasks.
+        """Return the properties of a target that Kafka defines: its tasks, the loads of the processes, and the number
+        of tasks that remain at their members.
         """
         loads = collections.Counter[str]()
         for member, tasks in self.targets.items():
@@ -293,9 +299,9 @@ class StreamsSide(GroupSide):
         return self.comparable(answer)
 
     def forget_early_failures(self, answer: Any) -> None:
-        """Remove the failed creation of internal topics from the first answer that calls them missing.
-
-        Kafka creates them in the background. On a busy machine, this sometimes fails before that answer is sent.
+        """Remove a report that internal topics could not be created from the first answer that calls the topics
+        missing. Kafka creates them in the background. On a busy machine, the creation sometimes fails before Kafka
+        sends this answer.
         """
         for status in answer.status or ():
             if status.status_code == Status.MISSING_INTERNAL_TOPICS:
@@ -359,7 +365,9 @@ class StreamsSide(GroupSide):
             config['value'] == 'no' or config['key'] == 'no.such' for config in topic['topic_configs'])
 
     def owned_tasks(self, slot: str, report: str) -> dict[str, Any]:
-        """Return the fields with the tasks that a member reports: none, its last tasks, or the last two sets."""
+        """Return the fields with the tasks that a member reports: no tasks, its current tasks, or its current and its
+        previous tasks.
+        """
         if report == 'null':
             return {}
         sources = [self.tasks.get(slot, {})] * (report != 'empty') + [
@@ -375,8 +383,8 @@ class StreamsSide(GroupSide):
         return found
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Return the comparable form as for a consumer group. The order of topics in a status, the words of most
-        details, and the shorter intervals of kbroker while a group changes do not count.
+        """Return the comparable form as for a consumer group. Ignore the order of topics in a status, the words of most
+        details, and the shorter intervals of kbroker while a group changes.
         """
         if name == 'heartbeat_interval_ms':
             return '*'
@@ -405,7 +413,7 @@ def missing_topics(status: Any) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class StreamsJoin:
-    """A member joins, or joins again, with all fields."""
+    """A member joins, or joins again. The heartbeat has all fields."""
 
     slot: str
     shape: str
@@ -426,7 +434,9 @@ class StreamsJoin:
 
 @dataclasses.dataclass(frozen=True)
 class StreamsBeat:
-    """A member heartbeats, with an epoch `shift` away from its own. It knows the endpoints of `endpoints`."""
+    """A member sends a heartbeat. Its epoch is the member's epoch plus `shift`. `endpoints` is the epoch of the
+    endpoints that it knows, or `last` for those of its last answer.
+    """
 
     slot: str
     report: str = 'null'
@@ -469,7 +479,7 @@ class Standbys:
 
 @dataclasses.dataclass(frozen=True)
 class DeleteInternal:
-    """An internal topic is deleted by an administrator."""
+    """An administrator deletes an internal topic."""
 
     name: str
 
@@ -484,7 +494,7 @@ class DeleteInternal:
 
 @dataclasses.dataclass(frozen=True)
 class OddBeat:
-    """A heartbeat with any fields."""
+    """A heartbeat with arbitrary fields, valid or not."""
 
     slot: str
     fields: tuple[tuple[str, Any], ...]

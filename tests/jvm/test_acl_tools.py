@@ -1,5 +1,5 @@
-"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka, and ACLs in directories that move between the
-brokers.
+"""kbroker-acls and kafka-acls do the same, on kbroker and on Apache Kafka. ACLs survive when a directory moves between
+the brokers.
 
 Covers KIP-11, KIP-140 and KIP-290.
 """
@@ -62,24 +62,25 @@ broker = either_broker(ON, scope='module')
 
 
 def lines(text):
-    """Return sorted lines without surrounding blanks. Kafka prints lines in the order of its hash tables."""
+    """Return the lines of a text, stripped and sorted. Kafka prints lines in the order of its hash tables."""
     return sorted(map(str.strip, text.splitlines()))
 
 
 def are_alike(ours, kafka):
-    """Return whether the command printed the same about its resources as Kafka's tool about its own."""
+    """Return whether kbroker-acls printed the same about its resources as Kafka's tool printed about other resources.
+    """
     return lines(ours.replace('them', 'they')) == lines(kafka.output)
 
 
 def kafkas(address, run):
-    """Run Kafka's tool, and wait until the broker shows its changes."""
+    """Run Kafka's tool, and wait until the broker shows the changes of the tool."""
     done, = run_tools(TOOL, ['--bootstrap-server', address, *run])
     await_shown_metadata(address)
     return done
 
 
 def ours(address, *run):
-    """Run the command, and wait until the broker shows its changes."""
+    """Run kbroker-acls, and wait until the broker shows the changes of the command."""
     done = run_in_process('acls', '--bootstrap-server', address, *run)
     assert done.returncode == 0, (run, done.stderr)
     await_shown_metadata(address)
@@ -87,7 +88,7 @@ def ours(address, *run):
 
 
 def test_what_is_printed_is_what_kafkas_tool_prints(broker):
-    """Each tool makes the same changes to its own resources."""
+    """The two tools make the same changes, each to its own resources."""
     def runs_for(who):
         return [[text.format(who) for text in run] for run in CASES]
 
@@ -122,7 +123,9 @@ def test_both_tools_ask_before_they_remove(broker):
                                    (BrokerProcess, KafkaProcess, BrokerProcess)],
                          ids=['from-apache-kafka', 'from-kbroker'])
 def test_acls_survive_the_way_to_the_other_broker_and_back(tmp_path, types):
-    """Each broker adds an ACL. In between, the command adds and removes some in the directory of the stopped broker."""
+    """Each broker adds an ACL. Between the two brokers, kbroker-acls adds and removes ACLs in the directory of the
+    stopped broker.
+    """
     def listed(*place):
         done = run_in_process('acls', *place, '--list')
         assert done.returncode == 0, done.stderr

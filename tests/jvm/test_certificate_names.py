@@ -1,4 +1,4 @@
-"""The texts of subjects are those that Java prints, and their mappings those of Kafka."""
+"""kbroker prints the subject of a certificate as Java does, and maps it to a user name as Kafka does."""
 import json
 
 import pytest

@@ -24,7 +24,9 @@ def errors_in(directory):
 
 
 def work_in_turns(directory, turns, seed, cleanings):
-    """Let one broker after the other work in the directory until logs are cleaned. Check it after each broker."""
+    """Let one broker after the other work in the directory until it has cleaned logs. Run kbroker-check after each
+    broker.
+    """
     for number, (kind, is_killed) in enumerate(turns):
         with kind(directory, SETTINGS) as broker:
             if number == 0:

@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def directory(tmp_path):
-    """A log with every effect of compaction: gaps, empty batches, delete horizons, recompressed batches."""
+    """A log that shows every effect of compaction: gaps, empty batches, delete horizons, recompressed batches."""
     cleaning = DirectoryWithCleaner(tmp_path / 'data')
     cleaning.cleaner.start()
     log = cleaning.open()

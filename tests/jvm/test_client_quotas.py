@@ -1,4 +1,4 @@
-"""Quotas of kbroker and of Apache Kafka: throttle times of the same requests, and the output of the two commands.
+"""kbroker and Apache Kafka throttle the same requests for the same time, and their commands for quotas print the same.
 
 Covers KIP-546 and KIP-599.
 """
@@ -35,7 +35,7 @@ def brokers(tmp_path_factory):
 
 
 def limit(address, client_id, user=None, **quotas):
-    """Set quotas of a client id, or of a user with a client id, and wait until the broker applies them."""
+    """Set quotas of a client id, or of a user and a client id, and wait until the broker applies them."""
     cluster = Cluster(ClientConfig.load(address))
     entity = [('client-id', client_id), *([] if user is None else [('user', user)])]
     assert Admin(cluster).alter_client_quotas(entity, quotas) is None
@@ -44,7 +44,9 @@ def limit(address, client_id, user=None, **quotas):
 
 
 def throttle_of(address, client_id, *requests):
-    """Send requests, each (API, version, fields), from a new client. Return the throttle time of the last one."""
+    """Send requests, each (API, version, fields), from a new client. Return the throttle time in the answer to the last
+    request.
+    """
     peer = RawPeer(address, 'orders')
     for api, version, fields in requests:
         answer = peer.ask(api, version, client_id=client_id, **fields)
@@ -58,7 +60,7 @@ def produce_of(size_bytes):
 
 
 def test_the_first_requests_of_clients_are_throttled_for_the_same_time(brokers):
-    """The elapsed time of a first request is 0 on both brokers, so only its bytes count."""
+    """For the first request of a client, both brokers assume an elapsed time of 0, so only its bytes count."""
     found = []
     for broker in brokers:
         peer = RawPeer(broker.address, 'orders')
@@ -115,9 +117,8 @@ WINDOW_MS = 1000
 
 @pytest.mark.parametrize(('percentage', 'expected_ms'), [(1e-7, WINDOW_MS), (10_000.0, 0)])
 def test_request_time_above_the_quota_is_throttled_for_one_window(brokers, percentage, expected_ms):
-    """On any machine, a request takes longer than the small percentage allows, and no request uses up the large one.
-
-    The throttle time would be hours, but it is at most one window.
+    """On any machine, a request takes longer than the small percentage allows, and no request uses up the large
+    percentage. For the small one, the throttle time would be hours, but it is at most one window.
     """
     for broker in brokers:
         for number, request in enumerate(TIMED):
@@ -180,7 +181,7 @@ OF_USERS = [('--entity-type', 'users'), ('--user', 'they-alice'), ('--user', 'no
 
 @pytest.mark.parametrize('number', [0, 1], ids=['apache-kafka', 'kbroker'])
 def test_the_command_prints_what_kafkas_tool_prints(brokers, number):
-    """Each command changes its own entities. Both describe all of them."""
+    """Each of the two commands changes its own entities. Both commands describe all entities."""
     address = brokers[number].address
     has_scram = number == 0 or any(api.key == DESCRIBE_SCRAM for api in served_apis())
     changes = [*ALTERED, ('--ip', '10.0.0.1', '--add-config', 'connection_creation_rate=5'),
@@ -204,6 +205,8 @@ def test_the_command_prints_what_kafkas_tool_prints(brokers, number):
 
 
 def tokens(text):
-    """Return the lines with their values sorted: Kafka prints both in the order of its hash tables."""
+    """Return the lines of a text as sorted lists of values, in sorted order. Kafka prints lines and values in the order
+    of its hash tables.
+    """
     return sorted((where, sorted(values.split(', '))) for where, _, values in
                   (line.partition(' are ') for line in text.splitlines()))

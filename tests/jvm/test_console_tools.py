@@ -1,4 +1,4 @@
-"""kbroker's producer, consumer and their commands with Apache Kafka, compared with Kafka's console tools."""
+"""The commands of kbroker's producer and consumer do the same on Apache Kafka as Kafka's console tools."""
 import subprocess
 import threading
 import time
@@ -41,7 +41,7 @@ def create(cluster, topic, partitions=1):
 
 
 def run_both(main_class, name, kafka, *options, stdin=b''):
-    """Run Kafka's tool and kbroker's with the same options. Return both completed processes."""
+    """Run Kafka's tool and kbroker's command with the same options. Return both completed processes."""
     options = ('--bootstrap-server', kafka.address, *options)
     return tuple(subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT_S, check=False, cwd=ROOT)
                  for command in (java(main_class, *options), command_line(name, *options)))
@@ -189,7 +189,8 @@ def test_a_group_is_shared_with_kafkas_console_consumer(kafka, cluster):
         poll_until(lambda: len(consumer.assignment) == 4)
         poll_until(lambda: len(consumer.assignment) == 2)
         producer = Producer(Cluster(ClientConfig.load(kafka.address)))
-        # Kafka's consumer may send its first fetch after our assignment. The group still reads earlier records.
+        # Kafka's consumer may send its first fetch only when some of these records are written. The group still reads
+        # the records that were written before the fetch.
         for number in range(40):
             producer.send('shared', b'%d' % number, partition=number % 4)
         producer.flush()

@@ -1,4 +1,4 @@
-"""A directory with consumer groups moves from one broker to the other and back, and the members continue.
+"""A directory with consumer groups moves between kbroker and Apache Kafka and back, and the members continue.
 
 Covers KIP-848.
 """
@@ -19,7 +19,7 @@ TRANSIENT = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Peer:
-    """A client of one broker that sends the requests of all members."""
+    """A client that sends the requests of all members to one broker."""
 
     def __init__(self, address):
         self.client = RawClient.at(address)
@@ -53,7 +53,9 @@ class Peer:
             member.member_id: (member.member_epoch, partitions_of(member.assignment)) for member in group.members}
 
     def settle(self, epochs):
-        """Heartbeat for the members, each with the partitions of its last answer, until the group is stable."""
+        """Send heartbeats for the members until the group is stable. Each reports the partitions of the member's last
+        answer.
+        """
         assigned = {}
         while True:
             for member_id, epoch in epochs.items():

@@ -1,7 +1,7 @@
-"""Rows and records as text, compared byte for byte with kafka-dump-log and each of its decoder options.
+"""kbroker prints rows and records byte for byte as kafka-dump-log does, with each of its decoder options.
 
-The input is every kind of row and record in every version: with random values, truncated, and of unknown types and
-versions. It includes rows and records that Kafka itself wrote, from the directories in tests/data.
+The input has every kind of row and record in every version: with random values, truncated, and of unknown types and
+versions. It also has rows and records that Kafka itself wrote, from the directories in tests/data.
 """
 import pathlib
 import random
@@ -60,7 +60,7 @@ def rows_of(topic):
 
 
 def records_of(topic):
-    """Yield every kind of framed record in every version, whole and damaged."""
+    """Yield every kind of record with a frame (its type and version) in every version, whole and damaged."""
     for name, declaration in sorted(schema.declarations().items()):
         if declaration.kind != 'record' or declaration.topic != topic or name == 'UnregisterControllerRecord':
             continue                                # Kafka 4.3 does not know UnregisterControllerRecord
@@ -92,7 +92,7 @@ def consumer_groups():
 
 
 def remote_segments():
-    """Yield records that Kafka's classes refuse. Some have several faults, which shows the order of the checks."""
+    """Yield records that Kafka's classes refuse. Some have several faults, which show in which order Kafka checks."""
     record_classes = [getattr(messages, f'RemoteLogSegmentMetadata{kind}Record') for kind in ('', 'Snapshot')]
     for record_class in record_classes:
         epochs = [record_class.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=epoch) for epoch in (9, 1, 9)]

@@ -1,8 +1,8 @@
-"""The same bytes go to a running Apache Kafka 4.3 and to a running kbroker. The answers agree, field by field.
+"""Apache Kafka 4.3 and kbroker get the same requests, byte for byte. Their answers agree, field by field.
 
-Each case is a script (tests/jvm/cases_*.py) that sends a sequence of requests. Both brokers run it, and the answers are
-compared step by step, without the fields that need not agree (raw_peer.py lists them). Kafka is right in every
-difference that is not in DIFFERENCES with its reason.
+Each case is a script (tests/jvm/cases_*.py) that sends a sequence of requests. It runs on both brokers, and the answers
+are compared step by step, except for the fields that need not agree (raw_peer.py lists them). A difference means that
+kbroker is wrong, unless DIFFERENCES has a reason for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = {
     'offsets.topic.num.partitions': '1',
     'transaction.state.log.num.partitions': '1',
     'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
-    # The defaults, in unusual forms:
+    # These settings are defaults, written in unusual forms:
     'log.cleaner.min.cleanable.ratio': '.50',
     'log.cleanup.policy': 'delete , delete',
     'log.preallocate': 'False',
@@ -132,7 +132,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ): 'a name that is repeated is refused',
     ('write_txn_markers', "Kafka 'UNKNOWN_SERVER_ERROR'"): 'a producer id or epoch below 0 is a fault of the client',
 }
-"""The reason for each accepted difference, by case and a pattern in its text."""
+"""Maps (case, pattern in the text of a difference) to the reason for accepting the difference."""
 
 SETTINGS_THAT_DIFFER = {
     'broker.id': 'node.id names the broker',
@@ -155,10 +155,10 @@ SETTINGS_THAT_DIFFER = {
     'transaction.state.log.replication.factor': 'a single node has one replica',
     **{name: 'read once, at the start, and in PEM' for name in settings.SETTINGS if name.startswith('ssl.')},
 }
-"""Broker settings that kbroker describes differently from Kafka, with the reason."""
+"""Maps each broker setting that kbroker describes differently from Kafka to the reason."""
 
 UNKNOWN_TO_KAFKAS_TABLE = {'super.users', 'allow.everyone.if.no.acl.found', 'ssl.crl.location'}
-"""Settings that Kafka's authorizer reads without describing them, and one that Kafka does not have."""
+"""Settings that Kafka does not describe: its authorizer reads two of them, and Kafka does not have the third."""
 
 
 @pytest.fixture(scope='module')
@@ -175,7 +175,7 @@ def test_kbroker_answers_as_kafka_does(addresses, name):
 
 @functools.cache
 def played(address, name):
-    """Return the steps of a case on a broker. Run the case only once on each broker."""
+    """Return the steps of a case on a broker. A repeated call does not run the case again."""
     peer = RawPeer(address, name)
     try:
         CASES[name](peer)
@@ -208,18 +208,20 @@ COMPARED_ELSEWHERE = {
     'test_differential_streams': ('StreamsGroupDescribe', 'StreamsGroupHeartbeat'),
     'test_sasl_answers': ('SaslAuthenticate',),
 }
-"""The responses that no case of this file requests, by the module that compares them."""
+"""Maps each module of tests to the responses that it compares. No case of this module requests them."""
 
 NOT_ON_ONE_NODE = {
     'node_endpoints.rack': 'responses name other leaders',
     'replica_election_results.partition_result.error_message': 'no election is ever needed',
     'responses.partition_responses.record_errors.batch_index_error_message': 'there only with an error',
 }
-"""Strings that no successful answer of a single node contains."""
+"""Maps each string that no successful answer of a single node contains to the reason."""
 
 
 def test_each_nullable_text_of_a_success_is_compared_in_each_served_version(addresses):
-    """Earlier, error messages of successes were empty where Kafka has null, and clients took them for errors."""
+    """In an earlier version, the error messages in successful answers were empty where Kafka has null, and clients
+    treated them as errors.
+    """
     seen = set()
     for name in CASES:
         for step in played(addresses[0], name):
@@ -253,7 +255,7 @@ def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses
 
 
 def served(address):
-    """Return (lowest, highest) version by api key from the broker's ApiVersions."""
+    """Return {API key: (lowest version, highest version)} from the broker's answer to ApiVersions."""
     peer = RawPeer(address, '')
     answer = peer.ask('ApiVersions', client_software_name='judge', client_software_version='1')
     peer.close()

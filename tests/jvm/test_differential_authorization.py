@@ -1,7 +1,7 @@
-"""The same requests of the same users go to Apache Kafka 4.3 with its StandardAuthorizer and to kbroker.
+"""The same users send the same requests to kbroker and to Apache Kafka 4.3 with its StandardAuthorizer.
 
 `support/kafka/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers
-agree, field by field. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+agree, field by field. A difference means that kbroker is wrong, unless DIFFERENCES has a reason for it.
 
 Covers KIP-11 and KIP-290.
 """
@@ -36,8 +36,8 @@ SETTINGS = {
     'share.coordinator.state.topic.num.partitions': '1',
     'share.coordinator.state.topic.replication.factor': '1',
     'share.coordinator.state.topic.min.isr': '1',
-    # Sessions of members do not end during the test. kbroker asks for more frequent heartbeats than configured while
-    # targets are new.
+    # Sessions of members do not end during the test. Heartbeats are as frequent as kbroker requests them while a
+    # group's target is new. With a longer interval, its answers would differ from Kafka's.
     **{f'group.{kind}.{name}': value for kind in ('consumer', 'share', 'streams') for name, value in (
         ('max.session.timeout.ms', '600000'), ('session.timeout.ms', '600000'),
         ('min.heartbeat.interval.ms', '500'), ('heartbeat.interval.ms', '500'))},
@@ -66,18 +66,18 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         r"Kafka 'UNKNOWN_TOPIC_OR_PARTITION', kbroker 'NONE'|partitions: Kafka \[\]|topic_id: Kafka b'",
     ): 'a topic is created before the answer, so that the answer says why it cannot be',
 }
-"""The reason for each accepted difference, by case and a pattern in its text."""
+"""Maps (case, pattern in the text of a difference) to the reason for accepting the difference."""
 DIFFERENCES_AT_TIMES = {
     (
         'share-fetch',
         r"responses: Kafka \[\], kbroker \[.*'UNKNOWN_SERVER_ERROR'",
     ): 'a slow Kafka answers before it knows that the share partition has no state',
 }
-"""Differences that may be missing in a run, because they depend on the speed of Kafka."""
+"""The accepted differences that do not occur in every run, because they depend on the speed of Kafka."""
 
 
 class Side:
-    """One broker, and its answers by run."""
+    """One broker, and {run: answer}."""
 
     def __init__(self, address):
         self.address = address
@@ -102,7 +102,9 @@ class Side:
 
     @staticmethod
     def settled(admin, *request, **fields):
-        """Repeat a request until its answer has no temporary error. A busy Kafka takes longer than RawPeer waits."""
+        """Repeat a request until its answer has no temporary error. On a busy machine, Kafka takes longer than RawPeer
+        waits.
+        """
         deadline = time.monotonic() + PREPARATION_LIMIT_S
         while error_codes(answer := admin.prepare(*request, **fields)) & UNPREPARED:
             assert time.monotonic() < deadline, answer
@@ -129,7 +131,9 @@ class Side:
 
 
 RUNS = [run for case in CASES if case.api != 'ApiVersions' for run in runs_of(case, every_version=False)]
-"""The runs of all cases but ApiVersions, which needs no right. `test_differential` compares its answers."""
+"""The runs of all cases except ApiVersions, which needs no right. `test_differential` compares the answers to
+ApiVersions.
+"""
 
 
 @pytest.fixture(scope='module')
@@ -151,7 +155,7 @@ def play_on_both(directory, runs):
 
 
 def unexplained(sides, runs):
-    """Return the differences of the answers to these runs that DIFFERENCES does not explain."""
+    """Return the differences between the answers to these runs that DIFFERENCES does not explain."""
     kafka, ours = sides
     return [
         line for run in runs for line in differences_of(run, kafka.answers[run], ours.answers[run])

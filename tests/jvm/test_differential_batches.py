@@ -1,7 +1,6 @@
-"""Batches in odd framings and of odd records are produced to a running Apache Kafka and to a running kbroker.
-
-Both answer with the same code, except for the differences in DIFFERENCES. Kafka's Java consumer can read the batches
-that kbroker accepts. docs/protocol.md lists the differences.
+"""Apache Kafka and kbroker get the same batches with odd framings and odd records. Both answer with the same error
+code, except for DIFFERENCES, which docs/protocol.md lists. Kafka's Java consumer can read all batches that kbroker
+accepts.
 """
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ PAYLOADS = {
     'medium': [record(offset=number, value=varint(10_001) + b'%05d' % number * 2000) for number in range(4)],
     'large': [record(offset=number, value=varint(10_001) + b'%05d' % number * 2000) for number in range(40)],
 }
-"""Records below and above the buffers of Kafka's decoders, and above the bound for validation in the loop.
+"""Records smaller and larger than the buffers of Kafka's decoders, and a batch that is too large for validation in the
+loop.
 
 The value of a large record has 10,000 bytes before its `v`.
 """
@@ -59,7 +59,7 @@ DIFFERENCES = {
 
 @pytest.fixture(scope='module')
 def peers(tmp_path_factory):
-    """Connections to Kafka and kbroker."""
+    """Connections to Kafka and to kbroker."""
     with both_brokers(tmp_path_factory.mktemp('batches'), {}) as brokers:
         found = [RawPeer(broker.address, 'batches') for broker in brokers]
         yield found
@@ -68,7 +68,7 @@ def peers(tmp_path_factory):
 
 
 def verdicts(peers, batches, topic, **configs):
-    """Return the verdict of each peer on each batch: an error code, and the indexes of the faulty records."""
+    """Return the verdict of each broker on each batch: an error code, and the indexes of the faulty records."""
     found = []
     for peer in peers:
         peer.create_topic(topic, **configs)
@@ -90,7 +90,7 @@ def unexplained(names, kafka, ours):
 
 
 def read_by_java(directory, batches):
-    """Return, for each batch, the number of records that Kafka's consumer reads and a digest of their values."""
+    """Return for each batch how many records Kafka's consumer reads, and a digest of their values."""
     file = directory / 'batches'
     file.write_text(''.join(base64.b64encode(batch).decode() + '\n' for batch in batches))
     return run_tool('kbroker.RecordReader', str(file)).splitlines()
@@ -143,7 +143,7 @@ def test_odd_records_get_the_answer_of_kafka_and_what_is_accepted_is_read_by_its
 
 
 CLAIMED = (0x08, 0x48, 0x88)
-"""The attribute LogAppendTime alone, with a delete horizon, and with an unassigned bit."""
+"""Attributes that claim LogAppendTime: only this bit, also the bit of a delete horizon, and also an unassigned bit."""
 OTHERS = (0x40, 0x80)
 TOPICS = {
     'plain': {},

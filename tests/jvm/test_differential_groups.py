@@ -29,7 +29,9 @@ STATIC_JOIN = r"^(?:Join\([^()]*is_static=True[^()]*\)|Odd\(.*'instance_id', 'st
 
 
 def rows_of(kind: str, text: str = '') -> str:
-    """Return a pattern for differing rows that are all of this kind. Kafka's rows contain `text`."""
+    """Return a pattern for a difference between rows that are all of this kind. The text of Kafka's rows contains
+    `text`.
+    """
     return rf'batch \d+: Kafka alone \[(?=.*{text}.*, kbroker alone)(?:(?!ConsumerGroup(?!{kind}\b)).)+$'
 
 
@@ -43,12 +45,14 @@ DIFFERENCES = {
     r"AssignmentMetadata', 'ConsumerGroupCurrentMemberAssignment'\]), kbroker \2('[a-zA-Z]*Member', )+\4$)":
         'a member that joins without topics while a target is due is assigned topics of the other members by Kafka',
 }
-"""The reason for each accepted difference, by a pattern in its text."""
+"""Maps a pattern to the reason for accepting the differences whose text it matches."""
 
 SLOTS = st.sampled_from('AAABBBCCDE')
 STATIC_SLOTS = st.sampled_from('DE')
 OWN_TOPICS = {'A': 'a', 'B': 'ab', 'C': 'abc', 'D': 'bc', 'E': 'ac'}
-"""The subscriptions in groups with the assignor uniform. For equal subscriptions, Kafka orders topics by a hash."""
+"""Maps each member to its subscription in groups with the assignor uniform. The subscriptions differ, because Kafka
+orders topics with equal subscriptions by a hash.
+"""
 SUBSCRIPTIONS = st.sampled_from(['', 'a', 'b', 'c', 'ab', 'bc', 'abc'])
 REGEXES = st.sampled_from(['-(a|b)', '-.*', '-[bc]', '-x'])
 REPORTS = st.sampled_from(['null', 'empty', 'last', 'both'])
@@ -68,14 +72,16 @@ ODD_FIELDS = st.fixed_dictionaries({
 
 
 def odd(slot, fields, names_the_group):
-    """Return a heartbeat with any fields, in the group of the history or in another."""
+    """Return a heartbeat with arbitrary fields, in the group of the history or in a group with an odd name."""
     if names_the_group:
         fields = {name: value for name, value in fields.items() if name != 'group_id'}
     return Odd(slot, tuple(fields.items()))
 
 
 def joins(assignor, regex):
-    """Return joins. A third of those by `range` is of a static member, a third has a regular expression."""
+    """Return a strategy for joins. With `range`, a third of the joins are those of static members, and a third have a
+    regular expression.
+    """
     if assignor == 'uniform':
         return st.builds(lambda slot: Join(slot, OWN_TOPICS[slot], assignor), SLOTS)
     return st.one_of(
@@ -85,7 +91,7 @@ def joins(assignor, regex):
 
 
 def operations(assignor, regex):
-    """Return operations, more than half of which are those of members that follow the protocol."""
+    """Return a strategy for operations. In more than half of them, a member follows the protocol."""
     changes = st.none() if assignor == 'uniform' else SUBSCRIPTIONS
     follows = st.builds(Beat, SLOTS, st.just('last'))
     questions = st.sampled_from([
@@ -109,7 +115,7 @@ def operations(assignor, regex):
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members, followed by random operations."""
+    """Draw a history: the joins of a few members, followed by random operations."""
     assignor = draw(st.sampled_from(['range', 'uniform']))
     regex = draw(REGEXES)
     first = draw(st.lists(joins(assignor, regex), min_size=1, max_size=4))

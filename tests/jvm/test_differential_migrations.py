@@ -1,4 +1,5 @@
-"""Random histories of groups that change their protocol, run on Apache Kafka 4.3 and on kbroker, are answered alike.
+"""Random histories of groups that change their protocol run on Apache Kafka 4.3 and on kbroker. Answers and rows agree,
+step by step.
 
 Covers KIP-848.
 """
@@ -53,7 +54,7 @@ DIFFERENCES = {
     r".*ConsumerGroupTargetAssignmentMember":
         'a member that joins without topics while a target is due is assigned topics of the other members by Kafka',
 }
-"""The reason for each accepted difference, by a pattern in its text."""
+"""Maps a pattern to the reason for accepting the differences whose text it matches."""
 
 POLICIES = [pytest.param({'group.consumer.migration.policy': policy}, id=policy)
             for policy in ('bidirectional', 'upgrade', 'downgrade', 'disabled')]
@@ -61,7 +62,9 @@ CONSUMERS, CLASSICS = st.sampled_from('AABC'), st.sampled_from('ABBC')
 STATIC_SLOTS = st.sampled_from('DE')
 SUBSCRIPTIONS = st.sampled_from(['a', 'b', 'ab', 'ab', 'abc', ''])
 PROTOCOLS = st.sampled_from([('range',), ('range',), ('range', 'roundrobin'), ('roundrobin',)])
-"""All lists have the same order: if members give different protocols equally many votes, Kafka may choose any."""
+"""The lists of protocols that classic members send. All lists have the same order, because Kafka may choose any
+protocol if several get equally many votes.
+"""
 SHIFTS = st.sampled_from([0, 0, 0, 1, -1])
 
 CONSUMER_JOINS = st.one_of(
@@ -95,7 +98,7 @@ OPERATIONS = st.one_of(
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members of either protocol, followed by random operations."""
+    """Draw a history: the joins of a few members of both protocols, followed by random operations."""
     first = draw(st.lists(draw(st.sampled_from([CONSUMER_JOINS, CLASSIC_JOINS, CLASSIC_JOINS])), min_size=1,
                           max_size=3))
     return first + draw(st.lists(OPERATIONS, min_size=8, max_size=40))

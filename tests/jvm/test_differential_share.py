@@ -1,4 +1,4 @@
-"""The same share fetches and acknowledgements go to a running Apache Kafka 4.3 and to a running kbroker.
+"""Apache Kafka 4.3 and kbroker get the same share fetches and acknowledgements.
 
 Each script has its own topic and group, whose state begins at offset 0. The answers and the rows in
 `__share_group_state` agree, except for DIFFERENCES. Values that a broker chooses are not compared.
@@ -45,7 +45,7 @@ DIFFERENCES = {
 
 
 class Peer(RawPeer):
-    """One broker from the view of a script."""
+    """One broker, as a script uses it."""
 
     def __init__(self, address: str, name: str, topic_id: bytes):
         super().__init__(address, name)
@@ -78,7 +78,7 @@ class Peer(RawPeer):
         assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def rows(self) -> Iterator[Any]:
-        """Yield the start offset, the count of finished records and the batches of each update of the group's state."""
+        """Yield each update of the group's state: the start offset, the number of finished records, and the batches."""
         for record in self._states():
             key = decode_row_key(SHARE_GROUP_STATE, record.key)
             if isinstance(key, ShareUpdateKey) and key.group_id == self.name:
@@ -110,7 +110,7 @@ class Peer(RawPeer):
 
 
 class Member:
-    """A member with a connection of its own. Each answer is noted in the peer's `seen`."""
+    """A member with its own connection. It notes each answer in the peer's `seen`."""
 
     def __init__(self, peer: Peer, name: str):
         self.peer, self.name = peer, name
@@ -358,7 +358,7 @@ def a_transaction(peer: Peer, producer: Any, *values: bytes, committed: bool) ->
 
 
 def await_stable(peer: Peer, end_offset: int) -> None:
-    """Wait until the last stable offset is the end. The broker may answer EndTxn before it writes the markers."""
+    """Wait until the last stable offset is `end_offset`. The broker may answer EndTxn before it writes the markers."""
     answer = peer.ask_until(
         lambda answer: answer.topics[0].partitions[0].offset == end_offset, 'ListOffsets', 7, replica_id=-1,
         isolation_level=1, topics=[{'name': peer.name, 'partitions': [{'partition_index': 0, 'timestamp': -1}]}])
@@ -395,7 +395,7 @@ SCRIPTS: list[Callable[[Peer], None]] = [
 
 @pytest.fixture(scope='module')
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The address of Apache Kafka, and the id of each script's topic."""
+    """(address of Apache Kafka, {topic of a script: topic id})."""
     with KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', SETTINGS) as process:
         with RawClient.at(process.address) as client:
             ids = create_topics(lambda request, version: client.ask(request, version))

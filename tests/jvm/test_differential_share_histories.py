@@ -34,7 +34,7 @@ DIFFERENCES = {
     r"^Fetch\(.*: answer: .*\(\d+, \d+, ([4-9]|10)\)":
         'which records Kafka delivers alone in their last tries depends on the batches that it has delivered together',
 }
-"""The reason for each accepted difference, by a pattern in its text."""
+"""Maps a pattern to the reason for accepting the differences whose text it matches."""
 
 SLOTS = st.sampled_from('AABC')
 KINDS = st.sampled_from([ACCEPT, ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, GAP])
@@ -54,13 +54,13 @@ LIMITED = st.builds(Fetch, SLOTS, said(1), st.sampled_from([1, 3, 10, 500]), st.
                     SHIFTS)
 WHOLE = st.builds(Fetch, SLOTS, said(1), st.just(500), st.sampled_from([500, 500, 1, 4]), st.just(0), SHIFTS,
                   st.just(None), st.sampled_from([2, 2, 1]))
-"""Fetches of whole batches, with limits far above the records: near a limit, Kafka continues to the end of the batches
-that it has delivered together before.
+"""Fetches of whole batches. Their limits are far above the number of records: near a limit, Kafka continues to the end
+of records that it has once delivered together.
 """
 
 
 def operations(*fetches):
-    """Return operations, a third of which are these fetches."""
+    """Return a strategy for operations. A third of them are these fetches."""
     return st.one_of(*fetches, *fetches, *OTHERS)
 
 
@@ -74,14 +74,14 @@ OTHERS = (
     *[st.builds(Produce, st.integers(1, 12))] * 3,
     st.just(Offsets()),
 )
-"""The fetches among them begin or end sessions."""
+"""The operations of a session. The fetches among them begin or end it."""
 
 
 @st.composite
 def histories(draw):
-    """Return appends of records, followed by random operations. The delivery limit does not change during a history.
-
-    If it did, the records that Kafka delivers alone would depend on the batches that it has delivered together.
+    """Draw a history: appends of records, followed by random operations. The delivery limit does not change during a
+    history. If it did, the records that Kafka delivers one by one would depend on the records that it has delivered
+    together.
     """
     first, fetches = draw(st.sampled_from([
         ([], (WHOLE, LIMITED)), ([Configure('share.delivery.count.limit', '2')], (WHOLE, LIMITED)),
@@ -102,7 +102,9 @@ def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
 
 @pytest.mark.parametrize('then', [[], [Disconnect('C')], [Disconnect('A')]], ids=['open', 'closed', 'other closed'])
 def test_the_last_session_ends_while_records_past_the_limit_are_tracked(addresses, then):
-    """Four records of the last batch are past the limit. They stay tracked until the connection closes."""
+    """Four records of the last batch are beyond `share.partition.max.record.locks`. The broker tracks them until the
+    connection closes.
+    """
     history = [Configure('share.partition.max.record.locks', '100'), Produce(64), Produce(40), Offsets(),
                Fetch('A', (), 1, 1, 1, 0, FIRST), Say('A', (), 0, LAST), Fetch('C', (), 500, 500, 1, 0, FIRST),
                Say('C', (), 0, LAST), *then, Fetch('B', (), 500, 500, 1)]

@@ -39,14 +39,18 @@ DIFFERENCES = {
     r"^DeleteShareOffsets\(topics='aa'\): answer\.responses: Kafka \[\{[^}]*\}, \{":
         'kbroker answers a name once that a request repeats',
 }
-"""The reason for each accepted difference, by a pattern in its text. The history ends with it."""
+"""Maps a pattern to the reason for accepting the differences whose text it matches. A history ends with an accepted
+difference.
+"""
 
 SUBSCRIPTIONS = {
     'one topic': {'A': ['a'], 'B': ['a'], 'C': ['a'], 'D': ['a']},
     'one member': {'A': ['', 'a', 'b', 'ab', 'abc', 'z']},
     'own topics': {'A': ['a'], 'B': ['ab'], 'C': ['abc']},
 }
-"""The subscriptions of the members. Kafka has no order for the partitions of several topics that equal members get."""
+"""The subscriptions of the members. Kafka defines no order for the partitions of several topics that members with equal
+subscriptions get.
+"""
 SHIFTS = st.sampled_from([0, 0, 1, -1, -2])
 STARTS = st.tuples(st.sampled_from('aaabcz'), st.integers(0, 2), st.sampled_from([-2, -1, 0, 1, 7]))
 """Start offsets. Kafka creates a group even for an unknown partition of a known topic."""
@@ -61,7 +65,7 @@ ODD_FIELDS = st.fixed_dictionaries({
 
 
 def operations(subscriptions):
-    """Return operations, about half of which are those of members that follow the protocol."""
+    """Return a strategy for operations. In about half of them, a member follows the protocol."""
     slots = st.sampled_from(list(subscriptions))
     pairs = st.sampled_from([(slot, topics) for slot, choices in subscriptions.items() for topics in choices])
     questions = st.sampled_from(['describe', 'describe', 'describe as classic', 'delete', 'delete offsets', 'list ',
@@ -153,7 +157,7 @@ MEMBER = [ShareJoin('A', 'a'), ShareBeat('A'), ShareBeat('A')]
 @pytest.mark.parametrize('value', ['earliest', 'latest', 'by_duration:P1D', 'by_duration:PT3H', 'by_duration:PT1H',
                                    'by_duration:PT4H-90M', 'by_duration:PT0S'])
 def test_a_group_starts_where_its_offset_reset_says(addresses, value):
-    """The records appended after the first fetch show where a group starts that found no records."""
+    """The first fetch finds no record. The records that are appended after it show where the group starts."""
     history = [*RECORDS, Reset(value), *MEMBER, FirstFetch('A'), Fill(0, 2), FirstFetch('B')]
     assert COMPARISON.unexplained(addresses, history) == []
 

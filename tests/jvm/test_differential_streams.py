@@ -39,7 +39,9 @@ DIFFERENCES = {
     r"^Ask\(question='list /NotReady":
         'kbroker finds NotReady by the name of the state too, which Kafka shows and does not find',
 }
-"""The reason for each accepted difference, by a pattern in its text. The history ends with it."""
+"""Maps a pattern to the reason for accepting the differences whose text it matches. A history ends with an accepted
+difference.
+"""
 
 SLOTS = st.sampled_from('AAABBBCC')
 REPORTS = st.sampled_from(['null', 'empty', 'last', 'both'])
@@ -61,20 +63,20 @@ ODD_FIELDS = st.fixed_dictionaries({
 
 
 def odd(slot, fields):
-    """Return a heartbeat with any fields, in the group of the history or in a group with an odd name."""
+    """Return a heartbeat with arbitrary fields, in the group of the history or in a group with an odd name."""
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
               if name != 'group_id' or value is not None}
     return OddBeat(slot, tuple(fields.items()))
 
 
 def joins(shapes):
-    """Return joins of members, each in its own process or in process A. Some have an endpoint."""
+    """Return a strategy for joins. A member is in its own process or in process A, and may have an endpoint."""
     return st.builds(StreamsJoin, SLOTS, shapes, st.sampled_from(['', '', 'A']),
                      st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']))
 
 
 def operations(shape):
-    """Return operations, more than half of which are those of members that follow the protocol."""
+    """Return a strategy for operations. In more than half of them, a member follows the protocol."""
     shapes = st.sampled_from([shape] * 8 + [*SHAPES, *ODD_SHAPES])
     follows = st.builds(StreamsBeat, SLOTS, st.just('last'))
     questions = st.sampled_from(['describe', 'describe as classic', 'delete', 'delete offsets', 'list ', 'list streams',
@@ -100,7 +102,7 @@ def operations(shape):
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members, followed by random operations."""
+    """Draw a history: the joins of a few members, followed by random operations."""
     shape = draw(st.sampled_from(list(SHAPES)))
     first = draw(st.lists(joins(st.just(shape)), min_size=1, max_size=4))
     return first + draw(st.lists(operations(shape), min_size=10, max_size=40))

@@ -1,4 +1,6 @@
-"""Every line of kafka-dump-log for sound and damaged index and snapshot files, and its final report."""
+"""For sound and damaged index and snapshot files, kbroker-dump-log prints every line and the final report as
+kafka-dump-log does.
+"""
 import io
 
 import pytest

@@ -1,4 +1,4 @@
-"""kbroker-dump-log compared with kafka-dump-log, byte for byte, on logs of both brokers and on generated files."""
+"""kbroker-dump-log prints the same bytes as kafka-dump-log, for the logs of both brokers and for generated files."""
 import subprocess
 import sys
 import tarfile
@@ -73,7 +73,7 @@ def test_up_to_where_kafkas_tool_gives_up_both_say_the_same(tmp_path):
 
 
 def assert_same_by_topic(root):
-    """Compare the dumps of all files of a log directory, with its decoder for each internal topic."""
+    """Compare the dumps of all files of a log directory. For an internal topic, use the decoder of the topic."""
     for topic in (*DECODERS, None):
         files = sorted(path for path in root.rglob('*') if path.suffix in DUMPED and path.is_file()
                        # Kafka's tool fails on an index over an empty log.

@@ -1,4 +1,4 @@
-"""kbroker-topics, kbroker-groups and kbroker-configs compared with Kafka's tools, on kbroker and on Apache Kafka."""
+"""kbroker-topics, kbroker-groups and kbroker-configs do the same as Kafka's tools, on kbroker and on Apache Kafka."""
 import contextlib
 import pathlib
 import re
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafka.admin.ConfigCommand',
                'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
-# Members of the consumer protocol get their partitions with heartbeats, so these are frequent.
+# Heartbeats are frequent, because members of the consumer protocol get their partitions with the answers.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
 LIMIT_S = 120
 LONG = 'a-group-whose-name-is-longer-than-a-column'
@@ -70,7 +70,7 @@ def stage(address, stack, protocols):
 
 
 def settle(members):
-    """Poll until each member has its share of the partitions, then commit offsets for them."""
+    """Poll until each member has its share of the partitions. Then commit offsets for all partitions."""
     end, shares = time.monotonic() + LIMIT_S, []
     while sum(shares) != 6 or not all(shares):
         assert time.monotonic() < end, shares
@@ -83,7 +83,7 @@ def settle(members):
 
 
 def commit(consumer, offsets):
-    """Commit offsets. Repeat while Apache Kafka's coordinators load after a start."""
+    """Commit offsets. Repeat the commit while Apache Kafka's coordinators load their partitions after a start."""
     passing = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
                KafkaError.COORDINATOR_NOT_AVAILABLE)
     end = time.monotonic() + LIMIT_S
@@ -105,7 +105,9 @@ def run_ours(address, runs):
 
 
 def both(address, cases):
-    """Return (run, Kafka's result, kbroker's result) of read-only runs. Both tools run concurrently."""
+    """Run cases that change nothing with both tools, concurrently. Return (run, Kafka's result, kbroker's result) for
+    each.
+    """
     runs = [(name, run) for name, some in cases.items() for run in some]
     with ThreadPoolExecutor(2) as pool:
         kafkas, ours = pool.submit(run_kafkas, address, runs), pool.submit(run_ours, address, runs)
@@ -113,17 +115,19 @@ def both(address, cases):
 
 
 def lines(text):
-    """Return sorted lines: Kafka prints them in the order of its hash tables."""
+    """Return the lines of a text, sorted. Kafka prints them in the order of its hash tables."""
     return sorted(text.splitlines())
 
 
 def words(text):
-    """Return sorted lines as words, without the coordinator's address, which a directory does not have."""
+    """Return the sorted lines of a text as lists of words. Omit the coordinator's address, which is not in a log
+    directory.
+    """
     return sorted(re.sub(r'\S+:\d+  (\(\d+\))', r'\1', line).split() for line in text.splitlines())
 
 
 def test_what_is_printed_is_what_kafkas_tools_print(staged):
-    """The tables of groups are also compared with those that kbroker-groups prints for the directory."""
+    """The test also compares the tables of groups with those that kbroker-groups prints for the log directory."""
     cases = {
         'topics': [
             ('--list',), ('--list', '--exclude-internal', '--topic', 'orders|pay.*'),
@@ -153,7 +157,7 @@ def test_what_is_printed_is_what_kafkas_tools_print(staged):
     different = []
     for run, kafka, ours in both(staged.address, cases):
         assert (kafka.code, ours.returncode) == (0, 0), (run, kafka.errors, ours.stderr)
-        # kbroker prints this warning on stderr.
+        # kbroker prints this warning on stderr, and Kafka on stdout.
         said = re.sub(r'\nWarn: .* Falling back to latest known offset\.\n', '', kafka.output)
         if lines(ours.stdout) != lines(said):
             different.append(f'{run}\nKafka:\n{kafka.output}\nkbroker:\n{ours.stdout}')
@@ -165,7 +169,7 @@ def test_what_is_printed_is_what_kafkas_tools_print(staged):
 
 
 def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
-    """Each tool makes the same changes to its own topics and group."""
+    """The two tools make the same changes, each to its own topics and group."""
     cases = [
         ('topics', ('--create', '--topic', '{}-new', '--partitions', '2', '--config', 'retention.ms=5')),
         ('topics', ('--create', '--topic', '{}-new', '--if-not-exists')),
@@ -189,7 +193,7 @@ def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
         return lines(text.replace('them', 'they')) == lines(kafka.output)
 
     def results(run_tool, who):
-        """Return the results. The broker shows each change before the next run."""
+        """Run the cases one after the other. After each, wait until the broker shows the change. Return the results."""
         for run in runs_for(who):
             yield from run_tool(staged.address, [run])
             await_shown_metadata(staged.address)
@@ -220,7 +224,9 @@ def test_what_cannot_be_done_fails_in_one_line_with_the_brokers_reason(staged):
 
 
 def test_the_log_directory_says_the_same_without_the_broker(staged):
-    """The broker still runs. Topic settings that come from the defaults of all brokers are not compared."""
+    """The command reads the directory while the broker still runs. The test does not compare topic settings that come
+    from the defaults of all brokers.
+    """
     directory = pathlib.Path(staged.directory)
     for name, run in (('topics', ('--list',)), ('groups', ('--list',)), ('groups', ('--list', '--state')),
                       ('groups', ('--describe', '--group', 'idle')),

@@ -1,4 +1,4 @@
-"""Kafka's kafka-features changes the levels of features, on Apache Kafka and on kbroker with the same output.
+"""kafka-features changes the levels of features on Apache Kafka and on kbroker, and prints the same.
 
 Covers KIP-584 and KIP-1022.
 """
@@ -40,10 +40,10 @@ def test_the_tool_prints_the_same(tmp_path):
 
 
 def outcome(run):
-    """Return the exit code and the change of each feature, without the reason of a refusal."""
+    """Return the exit code and the line for each feature. Omit the reason of a refusal."""
     return run.code, [line.partition('. ')[0].removesuffix('.') for line in run.output.splitlines()]
 
 
 def levels(text):
-    """Return the lines of `describe`, without the epoch: an offset of the log."""
+    """Return the lines of `describe`. Omit the epoch, which is an offset of the metadata log."""
     return [line.partition('Epoch:')[0].split() for line in text.splitlines()]

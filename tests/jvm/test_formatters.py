@@ -1,7 +1,7 @@
 """kbroker-txn-state and the decoders print the rows of both brokers byte for byte as Apache Kafka's tools do.
 
-Kafka's tools are the console consumer with its message formatters, and the dump tool. The console consumer prints no
-end of line between objects. kbroker prints one after each object.
+Kafka's tools are the console consumer with its message formatters, and the dump tool. They differ in one respect: the
+console consumer prints no end of line between objects, but kbroker prints one after each object.
 """
 import confluent_kafka
 import pytest
@@ -33,7 +33,7 @@ broker = either_broker(SETTINGS)
 
 
 def consume_in_a_group(address):
-    """Start a consumer with a subscription and an assignment, and commit an offset."""
+    """Run a consumer of a group until it has a subscription and an assignment, and commit an offset."""
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'members',
                                          'auto.offset.reset': 'earliest', 'enable.auto.commit': False})
     consumer.subscribe(['orders'])
@@ -44,7 +44,9 @@ def consume_in_a_group(address):
 
 
 def run_a_streams_group(address):
-    """Let two members share the tasks of a topology, with standby tasks, endpoints and offsets, and one leave."""
+    """Let two members share the tasks of a topology, with standby tasks, endpoints and offsets. Then let one member
+    leave.
+    """
     side = StreamsSide(address, 'counting')
     for operation in [Standbys(1), StreamsJoin('A', 'count', endpoint='host'), StreamsBeat('A'),
                       *[StreamsBeat('A', 'last')] * 2, StreamsJoin('B', 'count'),
@@ -54,7 +56,7 @@ def run_a_streams_group(address):
 
 
 def rows_of(directory):
-    """Return the kinds of rows in `__consumer_offsets`: the names of their keys."""
+    """Return the kinds of rows in `__consumer_offsets`, which are the names of the types of their keys."""
     reader = RowReader('__consumer_offsets')
     rows = [reader.read(record.key, record.value) for header, data in DirectoryView(directory).batches(
         '__consumer_offsets', 0) if not header.is_control for record in decode_records(data)]
@@ -67,7 +69,9 @@ def count_of_records(directory, topic):
 
 
 def kafkas(broker, topic, formatter):
-    """Return Kafka's output for all records. The tool does not stop at the end of the log, so it gets their number."""
+    """Return Kafka's output for all records. The tool does not stop at the end of the log, so it gets the number of
+    records.
+    """
     done, = run_tools(f'{CONSUMER}.ConsoleConsumer', [
         '--bootstrap-server', broker.address, '--topic', topic, '--partition', '0', '--offset', 'earliest',
         '--formatter', f'{CONSUMER}.{formatter}', '--max-messages', str(count_of_records(broker.directory, topic))])

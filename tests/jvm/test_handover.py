@@ -1,4 +1,4 @@
-"""kbroker opens a log directory of Apache Kafka, and Apache Kafka one of kbroker."""
+"""kbroker opens a log directory of Apache Kafka, and Apache Kafka opens a log directory of kbroker."""
 import re
 import shutil
 import time
@@ -41,9 +41,9 @@ def quotas_of(address):
 
 
 def commit_once_more(address):
-    """Restart the transactional producer of `sample_topic`: abort its open transaction and commit a new one.
-
-    The broker may write the markers after its answer. The start of a second producer waits for them.
+    """Restart the transactional producer of `sample_topic`, which aborts its open transaction, and commit a new
+    transaction. Then start a second producer, because the broker may write the markers after its answer, and the start
+    of a producer waits for them.
     """
     first, second = (confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
                      for _ in range(2))
@@ -83,7 +83,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
 
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
-    """kbroker creates an index file with its first entry, or at a clean stop."""
+    """kbroker creates an index file when it writes the first entry, or at a clean stop."""
     killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
     with killed_at_the_end(killed, kafka):
         killed.start()
@@ -102,7 +102,8 @@ def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
 
 @pytest.mark.parametrize('is_killed', [False, True])
 def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partitions(tmp_path, is_killed):
-    """Kafka loads the directories of deleted partitions too, and expects an index for each segment after a clean stop.
+    """Kafka also loads the directories of deleted partitions. After a clean stop, it expects an index for each of their
+    segments.
     """
     directory = tmp_path / 'data'
     first, kafka = BrokerProcess(directory), KafkaProcess(directory)
@@ -148,8 +149,8 @@ def now_ms():
 
 @pytest.mark.parametrize('second_type', [BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_path, second_type):
-    """A snapshot at the end of the log has only the last batch of each producer. Earlier, repeated older batches ended
-    librdkafka's producer.
+    """A producer snapshot at the end of the log has only the last batch of each producer. In an earlier version, the
+    broker therefore refused the repetition of an older batch, which ended librdkafka's producer.
     """
     first, second = BrokerProcess(tmp_path / 'data'), second_type(tmp_path / 'data')
     with killed_at_the_end(first, second):

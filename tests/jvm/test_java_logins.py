@@ -34,7 +34,7 @@ def run(*arguments):
 
 
 def errors_of(files):
-    """Produce a record with each settings file. Return the errors, or empty strings."""
+    """Produce a record with each settings file. Return the error of each, or an empty string."""
     answer = run('once', *files)
     return [answer[file] for file in files]
 
@@ -56,7 +56,7 @@ def test_the_java_producer_reports_a_wrong_password(secured, tmp_path):
 
 @pytest.fixture(scope='module')
 def renewed(secured, tmp_path_factory):
-    """The results of producers that renew their logins, by mechanism. All producers run at the same time."""
+    """Maps each mechanism to the result of a producer that renews its login. All producers run at the same time."""
     directory = tmp_path_factory.mktemp('renewed')
     files = [settings_file(directory, secured, 'SASL_PLAINTEXT', mechanism) for mechanism in MECHANISMS]
     return dict(zip(MECHANISMS, run('renew', str(RENEWALS), *files).values(), strict=True))

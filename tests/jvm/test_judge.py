@@ -1,4 +1,4 @@
-"""Kafka's Java clients, with transaction version 2, on a live broker."""
+"""Kafka's Java clients work on a live broker, with transaction version 2."""
 import json
 import subprocess
 
@@ -15,7 +15,7 @@ SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_o
 
 @pytest.fixture(scope='module')
 def judgement(shared_broker):
-    """The results of all scenarios, run in one virtual machine."""
+    """The results of all scenarios, which run in one virtual machine."""
     done = subprocess.run(java('kbroker.Judge', shared_broker.address, *SCENARIOS), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=500, check=True)
     return {entry['scenario']: entry['error'] for entry in map(json.loads, done.stdout.splitlines())}

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def directory(tmp_path):
-    """A closed partition of three segments, each with plain, idempotent and transactional batches, commit and abort."""
+    """A closed partition of three segments. Each has plain, idempotent and transactional batches, a commit and an
+    abort.
+    """
     config = LogConfig(Config({}), {'index.interval.bytes': '300'})
     log = Log(FileSystem(), str(tmp_path / 'topic-0'), 'topic', 0, config, ManualClock(T))
     for segment in range(3):

@@ -26,7 +26,9 @@ def texts():
 
 
 def test_kbroker_reads_what_kafka_reads():
-    """There is one difference: kbroker refuses a quote that is not closed in its line. Kafka ends the value there."""
+    """There is one difference: kbroker refuses a value whose quote is not closed on its line, but for Kafka the value
+    ends at the end of the line.
+    """
     wanted = list(texts())
     done = subprocess.run(java('kbroker.LoginModules'), input=''.join(f'{json.dumps(text)}\n' for text in wanted),
                           capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=True)

@@ -1,4 +1,4 @@
-"""The tables of messages, rows and records, compared field for field with the definitions in Kafka's jars."""
+"""The tables of messages, rows and records agree, field for field, with the definitions in Kafka's jars."""
 import json
 import re
 import zipfile
@@ -17,7 +17,7 @@ PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 @pytest.fixture(scope='module')
 def definitions():
-    """The definitions in Kafka's jars by name, without those for the state of Kafka Streams."""
+    """Maps the names of messages to their definitions in Kafka's jars, except those for the state of Kafka Streams."""
     found = {}
     for jar in classpath().split(':'):
         if jar.endswith('.jar') and '/org/apache/kafka/' in jar and '/kafka-streams/' not in jar:
@@ -38,7 +38,7 @@ def versions_of_field(field):
 
 
 def default_of(field):
-    """Return Kafka's default of a field. If the file has none, or null, return the default of the type."""
+    """Return Kafka's default of a field. If the definition has no default, or null, return the default of the type."""
     text, kind = field.get('default'), field['type']
     if text == 'null' and text is not None:
         return None
@@ -52,7 +52,7 @@ def default_of(field):
 
 
 def assert_same(ours, theirs, structs, known):
-    """Compare the fields of a struct in their order. Skip fields that no version in the range `known` has."""
+    """Compare the fields of a struct, in their order. Skip fields that occur in no version of the range `known`."""
     ours = [field for field in ours if any(version in field.versions for version in known)]
     theirs = [field for field in theirs if any(version in versions_of_field(field) for version in known)]
     assert [kafka_name(field.name).lower() for field in ours] == [field['name'].lower() for field in theirs]
@@ -83,7 +83,7 @@ def names_of(*kinds):
 
 
 def assert_same_message(name, definitions):
-    """Compare the header and the fields of a message in the versions of kbroker's table."""
+    """Compare the header and the fields of a message for the versions in kbroker's table."""
     message, theirs = schema.load(name), definitions[name]
     declaration = message.declaration
     assert declaration.key == theirs['apiKey']

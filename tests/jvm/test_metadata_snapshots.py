@@ -1,4 +1,4 @@
-"""Apache Kafka reads the snapshots of the metadata that kbroker writes, and a metadata log that begins at one."""
+"""Apache Kafka reads the metadata snapshots that kbroker writes, and a metadata log that begins at a snapshot."""
 import itertools
 import re
 import time
@@ -37,7 +37,8 @@ def change_metadata(address, rounds):
 
 
 def await_changes(admin, number):
-    """Wait until the broker shows the changes of a round. A broker of Kafka applies them after its controller."""
+    """Wait until the broker shows the changes of a round. A broker of Kafka applies changes later than its controller.
+    """
     deadline = time.monotonic() + LIMIT_S
     topics = {}
     while f'kept-{number}' not in topics or f'deleted-{number}' in topics:

@@ -1,4 +1,4 @@
-"""A directory with groups of every kind moves from one broker to the other and back, and all members continue.
+"""A directory with groups of every kind moves between kbroker and Apache Kafka and back, and all members continue.
 
 Covers KIP-848, KIP-932 and KIP-1071.
 """
@@ -32,7 +32,9 @@ DESCRIPTIONS = {
 
 
 NOT_KEPT = {'error_message', 'state_changelog_topics'}
-"""Fields that no row has. The coordinator determines the partitions of an internal topic at the next heartbeat."""
+"""Fields of descriptions whose values no row contains. The coordinator determines the number of partitions of an
+internal topic only at the next heartbeat.
+"""
 
 
 class Members:
@@ -41,14 +43,16 @@ class Members:
     def __init__(self):
         self.peer = None
         self.epochs = {}
-        """Group and member -> epoch or generation."""
+        """Maps (group, member) to the member's epoch or generation."""
         self.owned = {}
-        """Group and member -> the partitions or tasks of its last answer."""
+        """Maps (group, member) to the partitions or tasks in the member's last answer."""
         self.topic_id = None
         self.counts = {}
-        """Offset -> the lowest delivery count that the log may have for it."""
+        """Maps an offset to the lowest delivery count that the state log may have for its record."""
         self.kept = set()
-        """Offsets that were acquired when the connection ended. The broker may stop before it counts the delivery."""
+        """Offsets of records that were acquired when the connection ended. The broker may stop before it counts these
+        deliveries.
+        """
         self.done = set()
         self.offset = 0
 
@@ -90,7 +94,7 @@ class Members:
     # ---- members of consumer, share and streams groups
 
     def beat(self, api, version, group, member_id, **fields):
-        """Send a heartbeat, and adopt the answer."""
+        """Send a heartbeat, and adopt the member epoch in the answer."""
         answer = self.ask(api, version, group_id=group, member_id=member_id, **{
             'member_epoch': self.epochs.get((group, member_id), 0), **fields})
         assert answer.error_code == 0, answer
@@ -135,7 +139,9 @@ class Members:
         return answer.topics[0].partitions[0].error_code
 
     def fetch_records(self):
-        """Let the sharer acquire all available records. Return their offsets with their delivery counts."""
+        """Let the member of the share group acquire all available records. Return their offsets with their delivery
+        counts.
+        """
         found, epoch = {}, 0
         while len(found) < RECORDS - len(self.done):
             self.beat_share()
@@ -154,7 +160,7 @@ class Members:
         return found, epoch
 
     def share_on(self, accepted, released):
-        """Acquire the remaining records, accept and release some, and keep the others."""
+        """Acquire the remaining records. Accept some of them, release some, and keep the rest acquired."""
         found, epoch = self.fetch_records()
         expected = {offset: self.counts.get(offset, 0) + 1 for offset in range(RECORDS) if offset not in self.done}
         assert found == {offset: found.get(offset) if offset in self.kept and found.get(offset) == count + 1 else count
@@ -192,7 +198,7 @@ class Members:
 
 
 def in_words(value):
-    """Return a message as plain values, with sorted lists."""
+    """Return a message as plain values. Lists are sorted."""
     if isinstance(value, list):
         return sorted((in_words(item) for item in value), key=repr)
     names = getattr(getattr(value, '_layout', None), 'names', None)
@@ -247,7 +253,7 @@ def form_groups(members):
 
 
 def go_on(members, classic, mixed):
-    """Let all members heartbeat with their earlier epochs, and commit."""
+    """Let all members send heartbeats with the epochs that they had before the move, and commit offsets."""
     before = dict(members.epochs)
     assert (members.beat_classic(CLASSIC, classic), members.beat_classic(MIXED, mixed)) == (0, 0)
     for group, name in ((CONSUMERS, 'dynamic'), (CONSUMERS, 'static'), (CONSUMERS, 'pattern'), (MIXED, 'today')):

@@ -1,4 +1,6 @@
-"""A Java producer from before KIP-890: late requests are refused, and one whose answer was lost is executed once."""
+"""For a Java producer without KIP-890, the broker refuses late requests, and executes a request whose answer was lost
+only once.
+"""
 import functools
 import subprocess
 
@@ -14,7 +16,7 @@ VERSION = '3.7.2'
 
 @functools.cache
 def command():
-    """Return the command that runs the producer with the old client, which comes first in the class path."""
+    """Return the command that runs the producer. The old client comes first in its class path."""
     directory = JUDGES / 'jvm'
     with fetching():
         if not (directory / f'kafka-clients-{VERSION}.jar').exists():

@@ -1,4 +1,5 @@
-"""Apache Kafka's own tool accepts a directory that kbroker-check repaired, and its broker opens it without warnings."""
+"""Apache Kafka's dump tool accepts a directory that kbroker-check repaired, and Apache Kafka opens it without warnings.
+"""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,6 @@
-"""Members of the other protocol replace the Java members of a group one by one, and back, while all copy records."""
+"""While the Java members of a group copy records, members of the other group protocol replace them one by one, and are
+then replaced in turn.
+"""
 import subprocess
 
 import pytest

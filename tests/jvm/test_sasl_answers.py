@@ -1,4 +1,4 @@
-"""Tokens of the SASL mechanisms: the answers of Apache Kafka compared with those of kbroker's exchanges."""
+"""Apache Kafka and kbroker give the same answers to tokens of the SASL mechanisms, valid or not."""
 import base64
 import json
 import time
@@ -23,7 +23,9 @@ SCRAM = 'SCRAM-SHA-256'
 CLOSED = 'the connection was closed'
 NOW_S = int(time.time())
 DAY_S = 86_400
-"""The lifetime of tokens. It is long, because test modules are imported long before the last test runs."""
+"""The lifetime of tokens in seconds. It is long, because the tokens are created when pytest imports the module, long
+before the tests run.
+"""
 
 
 def part(value):
@@ -41,7 +43,7 @@ def message(token, authzid='', pairs='', scheme='Bearer'):
 
 
 def final(change=lambda message: message, password=PASSWORD, first=lambda message: message):
-    """Return a script with the changed messages of a SCRAM login."""
+    """Return the script of a SCRAM login. `first` and `change` may alter its messages."""
     def script():
         talk = conversation(SCRAM, 'alice', password, 'abcdefgh')
         answer = yield first(next(talk))
@@ -49,7 +51,7 @@ def final(change=lambda message: message, password=PASSWORD, first=lambda messag
     return script
 
 
-# Each case is a list of tokens, or a generator function that is sent the answers.
+# A case is a list of tokens, or a generator function that yields tokens and receives the answers.
 PLAINS = [
     b'\0alice\0wonder land', b'alice\0alice\0wonder land', b'', b'alice', b'\0alice', b'\0\0x', b'\0alice\0', b'\0\0',
     b'\0alice\0wrong', b'\0Alice\0wonder land', b'\0bob\0wonder land', b'bob\0alice\0wonder land',
@@ -81,7 +83,8 @@ CASES = [*(('PLAIN', [token]) for token in PLAINS), *((SCRAM, case) for case in 
 
 
 def conversed(case, ask):
-    """Return the answers to a case, as (error code, message, bytes). A challenge is replaced by its kind."""
+    """Return the answers to a case as (error code, message, bytes). The bytes of a challenge are replaced by its kind.
+    """
     script = case() if callable(case) else iter(case)
     answers, answer = [], None
     while True:
@@ -165,7 +168,7 @@ STRICTER = {
 
 @pytest.mark.parametrize('name', STRICTER)
 def test_where_kbroker_differs_on_purpose(kafka, ours, name):
-    """Operators or attackers can see these differences. No known client does."""
+    """Operators and attackers can notice these differences, but no known client behaves differently because of them."""
     mechanism, case = STRICTER[name]
     theirs, found = of_kafka(kafka.addresses['SASL_PLAINTEXT'], mechanism, case), of_kbroker(ours[mechanism], case)
     failure, challenge, success = (58, generic_text(mechanism), b''), (0, '', b'r='), (0, '', b'v=')

@@ -1,4 +1,4 @@
-"""Kafka's tools and Java clients with a broker that requires logins. Users are created, log in, and are deleted.
+"""Kafka's tools and Java clients work with a broker that requires logins. Users are created, log in, and are deleted.
 
 Covers KIP-554.
 """
@@ -18,7 +18,7 @@ LIMIT_S = 120
 
 
 class Tools:
-    """A broker and the files with the settings of its clients."""
+    """A broker, and the settings files of its clients."""
 
     def __init__(self, directory):
         (directory / 'certificates').mkdir()
@@ -28,7 +28,7 @@ class Tools:
         self.broker.start()
 
     def client(self, protocol, mechanism, user='alice', password=PASSWORD):
-        """Return the options that every tool needs to log in."""
+        """Return the options with which any of Kafka's tools logs in."""
         escaped = password.replace('"', '\\\\"')
         module = 'plain.PlainLoginModule' if mechanism == 'PLAIN' else 'scram.ScramLoginModule'
         lines = [f'security.protocol={protocol}', f'sasl.mechanism={mechanism}', 'ssl.truststore.type=PEM',

@@ -1,4 +1,5 @@
-"""The same share consumers on Apache Kafka and on kbroker, and kbroker-share-consume compared with Kafka's tool.
+"""Share consumers do the same on Apache Kafka and on kbroker, and kbroker-share-consume prints the same as Kafka's
+tool.
 
 Covers KIP-932 and KIP-1222.
 """
@@ -36,7 +37,7 @@ PARTS = [option for name in ('partition', 'offset', 'delivery')
 
 @pytest.fixture(scope='module')
 def brokers(tmp_path_factory):
-    """Apache Kafka, then kbroker."""
+    """The two brokers: [Apache Kafka, kbroker]."""
     with both_brokers(tmp_path_factory.mktemp('beside'), SETTINGS) as brokers:
         yield brokers
 
@@ -53,7 +54,7 @@ def prepared(broker, topic, partitions=1, texts=(), **settings):
     reset = [*options, '--reset-offsets', '--to-earliest', '--execute']
     deadline = time.monotonic() + LIMIT_S
     while (done := run_in_process('share-groups', *reset)).returncode:
-        # Kafka's group coordinator may learn of a new topic after the leader of its partitions.
+        # Kafka's group coordinator may learn of a new topic later than the leader of its partitions does.
         assert 'UNKNOWN_TOPIC_OR_PARTITION' in done.stderr and time.monotonic() < deadline, done.stderr
     return options
 
@@ -81,7 +82,9 @@ def lag(options):
 
 @pytest.mark.parametrize('outcome', [(), ('--release',), ('--reject',)])
 def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
-    """A released record is delivered five times: the default of group.share.delivery.count.limit."""
+    """A record that is always released is delivered five times, which is the default of
+    group.share.delivery.count.limit.
+    """
     texts = [f'v{number}' for number in range(4)]
     count = str(len(texts) * (5 if '--release' in outcome else 1))
     more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '120000']
@@ -111,7 +114,7 @@ def settled(ask, is_settled):
 
 
 def test_members_in_java_accept_each_record_once_on_both_brokers(brokers):
-    """Three verifiable consumers run, one for each way of acknowledging."""
+    """Three of Kafka's verifiable share consumers run, each with a different acknowledgement mode."""
     texts = [f'v{number}' for number in range(600)]
     for broker in brokers:
         options = prepared(broker, 'members', 3)
@@ -170,7 +173,7 @@ def test_resets_of_both_tools_print_the_same_on_both_brokers(brokers):
 
 
 def test_a_java_consumer_that_renews_its_locks_keeps_its_records_on_both_brokers(brokers):
-    """The consumer renews its locks for longer than they last without a renewal."""
+    """The consumer renews its locks, and so keeps its records for longer than a lock lasts."""
     runs = []
     for broker in brokers:
         options = prepared(broker, 'renewed', texts=['a', 'b', 'c'])

@@ -1,4 +1,4 @@
-"""Kafka's Java share consumer and `kafka-share-groups` with a live broker.
+"""Kafka's Java share consumer and `kafka-share-groups` work with a live broker.
 
 Covers KIP-932.
 """

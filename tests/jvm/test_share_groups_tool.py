@@ -1,4 +1,5 @@
-"""kbroker-share-groups prints the same as kafka-share-groups about a group of Apache Kafka and about its directory.
+"""kbroker-share-groups prints the same as kafka-share-groups, about a group on a running Apache Kafka and about the
+group in its log directory.
 
 Covers KIP-932.
 """
@@ -32,7 +33,7 @@ QUESTIONS = [
     ('--describe', *GROUP, '--state', '--verbose'), ('--describe', '--all-groups'),
 ]
 NO_MEMBERS = "Share group 'workers' has no active members."
-"""A note of kbroker-share-groups, which it prints apart from the table."""
+"""A note that kbroker-share-groups prints apart from the table."""
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def broker(tmp_path):
 
 
 class Instance:
-    """An instance of the application, in a virtual machine of its own."""
+    """An instance of the application, in a separate virtual machine."""
 
     def __init__(self, address, directory):
         self._process = subprocess.Popen(
@@ -77,7 +77,7 @@ def produce(address, words):
 
 
 def read_counts(consumer, expected, instances):
-    """Read counts until each word has its expected count. Check that the counts of a word rise."""
+    """Read counts until each word has its expected count. Check that the counts of each word only rise."""
     found = {}
     for _ in range(WAIT_S):
         for message in consumer.consume(1000, timeout=1):
@@ -93,7 +93,9 @@ def read_counts(consumer, expected, instances):
 
 
 def await_description(broker, expected, *options):
-    """Describe the group with Kafka's tool until the text appears: members get standby tasks after the active ones."""
+    """Describe the group with Kafka's tool until the expected text appears. Members get standby tasks later than active
+    tasks.
+    """
     end = time.monotonic() + WAIT_S
     while expected not in (text := run_tool(TOOL, '--bootstrap-server', broker.address, '--describe', '--group',
                                             APPLICATION, *options)):
@@ -128,7 +130,9 @@ def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_
 
 
 def test_words_are_counted_exactly_once_by_instances_with_standbys_while_the_broker_is_killed(broker, tmp_path):
-    """The test kills the broker, and then replaces each of three instances by another one on the same directory."""
+    """The test kills the broker. Then it replaces each of three instances by a new instance on the same state
+    directory.
+    """
     create_topics(broker.address, **{WORDS: PARTITIONS, COUNTS: PARTITIONS})
     rng = random.Random(8)
     words = [f'word{rng.randrange(50)}' for _ in range(6000)]

@@ -1,4 +1,5 @@
-"""kbroker-streams-groups prints the same as kafka-streams-groups about groups of either broker and about a directory.
+"""kbroker-streams-groups prints the same as kafka-streams-groups, about groups on both brokers and about groups in a
+log directory.
 
 Covers KIP-1071.
 """
@@ -29,14 +30,14 @@ NAME = 'counting'
 GROUP = ('--group', NAME)
 TABLES = [('--describe', *GROUP), ('--describe', *GROUP, '--offsets', '--verbose'), ('--describe', *GROUP, '--members'),
           ('--describe', *GROUP, '--members', '--verbose'), ('--describe', '--all-groups')]
-"""The options for which the output about a directory is the same as about its broker."""
+"""The options with which the output for a log directory is the same as for its broker."""
 QUESTIONS = [('--list',), ('--list', '--state'), ('--list', '--state', 'stable'), ('--list', '--state', 'NotReady'),
              *TABLES, ('--describe', *GROUP, '--state'), ('--describe', *GROUP, '--state', '--verbose')]
 RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--dry-run'),
           ('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a:0', '--to-offset', '2', '--dry-run', '--export'),
           ('--reset-offsets', *GROUP, '--all-input-topics', '--to-latest', '--execute')]
 NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
-"""A note, which kbroker-streams-groups prints on stderr."""
+"""A note that kbroker-streams-groups prints on stderr."""
 
 broker = either_broker(SETTINGS)
 
@@ -48,7 +49,8 @@ def counting(topic):
 
 
 def words(text):
-    """Return the non-empty lines as words. Kafka's columns have other widths, and it sorts lines and tasks by hashes.
+    """Return the non-empty lines of a text as words, sorted. Kafka's columns have different widths, and Kafka sorts
+    lines and tasks by hashes.
     """
     lines = [line.split() for line in text.splitlines() if line.strip() and line.strip() != NO_MEMBERS]
     return lines[:1] + sorted(map(sorted, lines[1:]))

@@ -20,7 +20,9 @@ LOCATION = 'listener.name.ssl.ssl.keystore.location'
 
 @pytest.fixture(params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path, certificates):
-    """A broker with a plain listener and a TLS listener. `tls_port` is the port of the latter, `keys` its keystore."""
+    """A broker with a plain listener and a TLS listener. `tls_port` is the port of the TLS listener, and `keys` its
+    keystore.
+    """
     keys = tmp_path / 'keys.pem'
     shutil.copy(certificates / 'server.pem', keys)
     plain, tls = free_port(), free_port()
@@ -46,7 +48,7 @@ def broker(request, tmp_path, certificates):
 
 
 def subject(broker):
-    """Return the subject that the broker shows to a new connection, and the connection."""
+    """Open a connection. Return (subject of the broker's certificate, connection)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(broker.directory_of_certificates / 'ca.pem')
     context.check_hostname = False
@@ -55,7 +57,7 @@ def subject(broker):
 
 
 def api_versions(connection):
-    """Ask for ApiVersions 0 and return the error code."""
+    """Send an ApiVersions request of version 0, and return the error code of the answer."""
     connection.sendall(bytes.fromhex('0000000b 0012 0000 00000007 0001 78'))
     answer = read(connection, 10)
     read(connection, int.from_bytes(answer[:4], 'big') - 6)

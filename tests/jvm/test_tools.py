@@ -1,4 +1,4 @@
-"""Kafka's command-line tools on a live broker, and on its files after a stop.
+"""Kafka's command-line tools work on a live broker, and on its files after a stop.
 
 Covers KIP-113, KIP-455, KIP-595, KIP-836 and KIP-853.
 """

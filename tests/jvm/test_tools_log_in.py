@@ -1,4 +1,4 @@
-"""Kafka's tools and kbroker's commands log in to kbroker, with one settings file for both."""
+"""Kafka's tools and kbroker's commands log in to kbroker with the same settings file."""
 import subprocess
 import sys
 

@@ -66,7 +66,7 @@ def broker(request, tmp_path_factory):
 
 
 def stage(peer):
-    """Write transactions in every lasting state, and hanging ones of two producers on many partitions."""
+    """Write transactions in every lasting state, and hanging transactions of two producers on many partitions."""
     done, gone = Tv1Producer(peer, 'done'), Tv1Producer(peer, 'gone')
     Tv1Producer(peer, 'fresh')
     for producer, committed in ((done, True), (gone, False)):
@@ -84,7 +84,7 @@ def stage(peer):
 
 @pytest.fixture(scope='module')
 def runs(broker):
-    """The results of each run, from kbroker's tool and from Kafka's in one virtual machine. The last run aborts."""
+    """The results of each run, from kbroker's tool and from Kafka's tool. The last run aborts a transaction."""
     mine = [ours(broker, run) for run in (*COMPARED, *REFUSED)]
     theirs = run_tools(TOOL, *(['--bootstrap-server', broker.address, *run.split()]
                                for run in (*COMPARED, *REFUSED, ABORTED)))
@@ -96,7 +96,7 @@ def ours(broker, run):
 
 
 def settled(text):
-    """Return the output with the durations of transactions, which change between two runs, replaced by zeros."""
+    """Return the output with the durations of transactions replaced by zeros, because they change between two runs."""
     lines = [line.split('\t') for line in text.splitlines()]
     for name in ('TransactionDurationMs', 'Duration(min)'):
         if name in map(str.strip, lines[0]):
@@ -111,7 +111,7 @@ def test_the_output_is_that_of_kafkas_tool(runs):
     for run in COMPARED:
         mine, theirs = runs[run]
         assert (mine.exit_code, theirs.code, theirs.errors) == (0, 0, ''), run
-        # A search that finds no hanging transaction prints the number of open ones.
+        # If find-hanging finds no hanging transaction, it prints the number of open transactions.
         assert mine.stderr == '' or ('find-hanging' in run and mine.stderr.startswith('none hangs; ')), run
         assert settled(mine.stdout) == settled(theirs.output), run
 

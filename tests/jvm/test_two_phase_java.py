@@ -1,5 +1,5 @@
-"""Two-phase commit (KIP-939): a Java producer that dies after it has prepared, clients without two-phase commit, and
-directories for Apache Kafka.
+"""Two-phase commit (KIP-939) works for a Java producer that dies after it has prepared. Clients without two-phase
+commit, and Apache Kafka on the same directory, still work.
 """
 import time
 from contextlib import suppress
@@ -40,14 +40,14 @@ def broker(tmp_path_factory):
 
 
 def java_step(broker, step, transactional_id='tx', topic='java', token=''):
-    """Run a step of the Java producer. Return the printed values by name."""
+    """Run a step of the Java producer. Return {name: value} of the values that it prints."""
     done, = run_several_tools([['kbroker.TwoPhase', broker.address, step, transactional_id, topic, token]])
     assert done.code == 0, done.errors
     return dict(line.split(' ', 1) for line in done.output.splitlines())
 
 
 def await_values(address, topic, expected, partition=0):
-    """Read until the committed values are the expected ones. Brokers answer before they write the markers."""
+    """Read until the committed values are the expected values. Brokers answer before they write the markers."""
     deadline = time.monotonic() + LIMIT_S
     while (found := values_of(address, topic, [partition])) != expected:
         assert time.monotonic() < deadline, f'found {found}, expected {expected}'
@@ -58,8 +58,8 @@ def five(value):
 
 
 def test_version_6_of_init_producer_id_is_still_unstable_in_kafka(broker):
-    """If this fails, Kafka's clients use version 6 by default: TwoPhase.java then need not patch them, and the broker
-    needs no setting.
+    """Kafka's clients do not use version 6 by default, so TwoPhase.java patches them, and the broker needs a setting to
+    serve it. When this test fails, neither is needed any longer.
     """
     assert java_step(broker, 'unstable')['unstable'] == 'true'
 
@@ -93,8 +93,8 @@ def test_a_transaction_that_was_not_decided_is_aborted_by_its_token(broker):
 
 
 def answers_without_a_keep(address, transactional_id):
-    """Return the error codes, epochs and ongoing transactions in the answers to InitProducerId 6 that Apache Kafka also
-    serves, and the timeout.
+    """Send InitProducerId requests of version 6 that Apache Kafka also serves. Return the error codes, epochs and
+    ongoing transactions in the answers, and the timeout.
     """
     peer = RawPeer(address, 'moved')
     try:
@@ -127,7 +127,9 @@ def answers_without_a_keep(address, transactional_id):
     ('true', REFUSED, NEWER_OFFSETS_COUNT), ('false', EXECUTED, OLDER_OFFSETS_COUNT)])
 def test_late_requests_change_a_transaction_unless_they_are_refused(tmp_path, is_checked, effect_of_commit,
                                                                     effect_of_offsets):
-    """Apache Kafka executes late requests. The test below checks that on its broker."""
+    """A late request changes a transaction unless the broker checks for stale requests. Apache Kafka executes late
+    requests, which another test checks on its broker.
+    """
     settings = {**PROMPT, 'kbroker.transaction.stale.request.check.enable': is_checked}
     with BrokerProcess(tmp_path / 'data', settings) as broker:
         assert effect_of_a_late_commit(broker.address, 'late') == effect_of_commit
@@ -135,7 +137,7 @@ def test_late_requests_change_a_transaction_unless_they_are_refused(tmp_path, is
 
 
 def keep_another(broker):
-    """Prepare and keep a transaction of `others`. Return its token."""
+    """Prepare and keep a transaction that writes to the topic `others`. Return its token."""
     with (Producer(broker.address, transactional_id='left', two_phase_commit=True) as producer,
           producer.transaction() as transaction):
         producer.send('others', b'left', partition=0)
@@ -146,7 +148,7 @@ def keep_another(broker):
 
 
 def kill_after_a_decision(broker):
-    """Let the broker kill itself when a kept transaction is decided, before its first marker."""
+    """Let the broker kill itself when a client decides a kept transaction, before it writes the first marker."""
     with RawClient.at(broker.address, LIMIT_S) as client:
         find_coordinators(client)
     broker.stop()
@@ -160,10 +162,9 @@ def kill_after_a_decision(broker):
 
 
 def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(broker):
-    """Kafka answers version 6 as kbroker does, unless a client keeps a transaction, which it refuses.
-
-    It ends a kept transaction only by force. kbroker completes the decided ones before Kafka starts, and continues with
-    the others afterwards.
+    """Kafka answers InitProducerId 6 as kbroker does, except that it refuses a client that keeps a transaction. It ends
+    a kept transaction only by force. kbroker completes the decided transactions before Kafka starts, and continues the
+    other transactions afterwards.
     """
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
