@@ -1,9 +1,11 @@
 /* Joins libFuzzer, which atheris brings, to code that GCC compiled with sanitizers and -fsanitize-coverage=trace-pc.
 
-GCC calls a function at each edge. libFuzzer wants a table of counters, which only Clang's code fills: so each edge
-counts in a slot that its address chooses. The library of AddressSanitizer has empty functions of the names below. This
-one is loaded before it, by LD_PRELOAD, and passes the calls on to libFuzzer. They are the last calls of their functions,
-so GCC makes them jumps, and libFuzzer sees the address of the comparison.
+GCC's code calls a function at each edge. libFuzzer reads a table of counters, which only Clang's code fills. Therefore
+the function for an edge counts in a slot of a table, which the address of the edge selects.
+
+The library of AddressSanitizer has empty functions with the names below. LD_PRELOAD loads this library first, so that
+its functions are called instead, which pass the calls to libFuzzer. Each of these calls is the last of its function, so
+GCC compiles it to a jump, and libFuzzer sees the address of the comparison.
 */
 #include <dlfcn.h>
 #include <stdint.h>

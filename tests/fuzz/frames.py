@@ -1,5 +1,4 @@
-"""Random requests of every served API and version. Some are plausible requests, the others plausible requests with
-changed bytes.
+"""Random requests of every served API and version. A request is plausible, or a plausible request with changed bytes.
 """
 from __future__ import annotations
 

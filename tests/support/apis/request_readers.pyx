@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Doors to the readers and writers in C of requests and their answers, for tests that compare them with the codec."""
+"""Functions that call the broker's C readers of requests and C writers of answers. Tests compare their results with the
+codec's.
+"""
 from libc.stdint cimport int32_t, uint8_t
 
 from kbroker.apis.fetch.request cimport (
@@ -34,7 +36,9 @@ cdef Cursor cursor_at(const uint8_t[::1] frame, Py_ssize_t position) except *:
 
 
 def pull(str message_name not None, list paths not None, frame, int version):
-    """Pull some of the fields of a request. Return them as a dictionary by name, with dictionaries for structs."""
+    """Pull the fields with these paths from a request. Return {field name: value}. The value of a struct is a
+    dictionary, too.
+    """
     cdef RequestFields fields = RequestFields(message_name)
     cdef FieldReader reader
     cdef Cursor body = cursor_at(frame, 0)
@@ -51,7 +55,8 @@ def pull(str message_name not None, list paths not None, frame, int version):
 
 
 def fields_that_were_used(str message_name not None, frame, int version, *named):
-    """Return the fields of a request after one was begun. `named` is a path and its type, if one is pulled."""
+    """Begin to read a request. Return its RequestFields. `named` is the path and the type of a field to pull, or empty.
+    """
     cdef RequestFields fields = RequestFields(message_name)
     cdef FieldReader reader
     cdef Cursor body = cursor_at(frame, 0)
@@ -122,7 +127,9 @@ cdef ProduceParts read_parts(frame, int version, Py_ssize_t position):
 
 
 def read_produce(frame, int version, Py_ssize_t position=0):
-    """Return the fields that the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
+    """Return the fields that the reader finds in a Produce request: (transactional id, acks, [(topic name or id,
+    [(partition, records)])]).
+    """
     cdef ProduceParts parts = read_parts(frame, version, position)
     cdef Py_ssize_t i, number = 0
     cdef Part *part
@@ -138,8 +145,7 @@ def read_produce(frame, int version, Py_ssize_t position=0):
 
 
 def write_produce_answer(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
-    """Return the reply to the request in `frame` if its partitions, in order, get these `answers`.
-
+    """Return the reply to the Produce request in `frame`. `answers` are the answers to its partitions, in their order.
     An answer is a KafkaError, or (base offset, log append time in ms, log start offset).
     """
     cdef ProduceParts parts = read_parts(frame, version, position)
@@ -159,7 +165,9 @@ def write_produce_answer(frame, int version, int32_t correlation_id, answers, Py
 
 
 def read_fetch(frame, int version, Py_ssize_t position=0):
-    """Return (fields, topics, forgotten topics) of a request as plain Python. Raises ProtocolError."""
+    """Return (fields, topics, forgotten topics) of a Fetch request as plain Python values. Raise ProtocolError if the
+    request is malformed.
+    """
     cdef FetchRequest request
     cdef FieldReader reader
     cdef AskedTopic topic

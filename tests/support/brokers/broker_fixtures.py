@@ -1,4 +1,5 @@
-"""Fixtures of brokers. A test file assigns one to `broker`, with the settings that its tests need:
+"""Functions that return fixtures with brokers. A test file assigns a fixture to `broker`, with the settings that its
+tests need:
 
     broker = in_process_broker({'offsets.topic.num.partitions': '1'})
     broker = module_broker(SETTINGS)

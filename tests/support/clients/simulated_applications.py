@@ -338,7 +338,8 @@ class World:
             self._turn(TURN_MS)
 
     def _break(self) -> None:
-        """Let a client give up its connection and repeat its call on a new one. The frames in flight may still arrive.
+        """Make a client give up its connection and repeat its call on a new connection. The frames in flight on the old
+        connection may still arrive.
         """
         alive = [connection for connection in self._connections if not connection.is_given_up]
         if not alive:

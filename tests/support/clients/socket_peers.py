@@ -20,13 +20,13 @@ class CallingServer(FrameServer):
 
 
 def commons_for(reactor, handle, on_close=None, submit=None, receive_buffer_bytes=128 * 1024, **limits):
-    """Return the shared state of connections whose frames `handle` serves."""
+    """Return the state that connections share. `handle` serves their frames."""
     return Commons(reactor, CallingServer(handle), Limits(**{'max_request_bytes': 1 << 20, **limits}), on_close, submit,
                    receive_buffer_bytes)
 
 
 class Peer:
-    """The client's end of a socket pair, and the connection at the other end of it."""
+    """The client's end of a socket pair, and the server's connection at its other end."""
 
     def __init__(self, reactor, handle, max_request_bytes, commons=None):
         self.reactor = reactor
@@ -48,7 +48,7 @@ class Peer:
         self.settle()
 
     def offer(self, data):
-        """Send as many bytes as the connection accepts. Return the others."""
+        """Send as many bytes as the connection accepts. Return the bytes that are not sent."""
         data = memoryview(data)
         idle_ticks = 0
         while data and idle_ticks < 10:
@@ -62,7 +62,7 @@ class Peer:
         return bytes(data)
 
     def receive(self):
-        """Receive until the connection has no more to send."""
+        """Receive until the connection has nothing more to send. Return the received bytes."""
         received = bytearray()
         while True:
             self.settle()
@@ -122,7 +122,7 @@ class Slice:
 
 
 class ColdFile(InterposedFile):
-    """A file whose first `warm_bytes` are in the page cache. A read by a worker adds the bytes that it reads."""
+    """A file whose first `warm_bytes` are in the page cache. When a worker reads bytes, they enter the page cache."""
 
     warm_bytes = 0
     evicts_again = False
@@ -137,8 +137,9 @@ class ColdFile(InterposedFile):
 
 
 class LateWorker:
-    """A worker that runs a job when the test calls `work`. The completion is called at once, or on the loop if there
-    is a reactor."""
+    """A worker that runs a job when the test calls `work`. Without a reactor, `work` also calls the completion. With a
+    reactor, the loop calls it.
+    """
 
     def __init__(self, reactor=None):
         self.reactor = reactor

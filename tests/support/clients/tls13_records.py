@@ -1,4 +1,4 @@
-"""TLS 1.3 records of a client, made by hand: the handshake messages that no TLS library sends in quantity."""
+"""Creates the TLS 1.3 records of a client, without a TLS library. No library sends many of these handshake messages."""
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -9,7 +9,7 @@ KEY_UPDATE = 24
 
 
 class ClientRecords:
-    """Encrypts the records of a client with TLS_AES_256_GCM_SHA384, from the first one after the handshake on."""
+    """Encrypts the records that a client sends after the handshake, with TLS_AES_256_GCM_SHA384."""
 
     def __init__(self, keylog):
         """Read the client's first traffic secret from a key log in the format of NSS."""
@@ -32,7 +32,7 @@ class ClientRecords:
         return self._encrypt(APPLICATION_DATA, content)
 
     def key_update(self, *, requested):
-        """Return a KeyUpdate. With `requested`, the server must answer with a KeyUpdate."""
+        """Return a record with a KeyUpdate. With `requested`, the server must answer with a KeyUpdate of its own."""
         record = self._encrypt(HANDSHAKE, bytes([KEY_UPDATE, 0, 0, 1, requested]))
         self._adopt(expand(self._secret, b'traffic upd', 48))
         return record

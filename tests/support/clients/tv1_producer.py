@@ -18,7 +18,7 @@ LIMIT_S = 120
 PASSING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
            ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
            ErrorCode.NOT_LEADER_OR_FOLLOWER}
-"""Errors that a broker returns until it has completed an earlier request."""
+"""Errors that a broker returns while it completes an earlier request."""
 
 
 class SocketPeer:
@@ -99,7 +99,7 @@ class Tv1Producer:
 
 
 def create_topics(peer: Any, **partitions: int) -> None:
-    """Create topics with these numbers of partitions, and wait until they can be written to."""
+    """Create topics with these numbers of partitions, and wait until the broker accepts writes to them."""
     sound(peer.ask('CreateTopics', timeout_ms=30_000, topics=[
         dict(name=name, num_partitions=count, replication_factor=1) for name, count in partitions.items()]))
     for name, count in partitions.items():
@@ -108,6 +108,6 @@ def create_topics(peer: Any, **partitions: int) -> None:
 
 
 def sound(answer: Any) -> Any:
-    """Return the answer. Raise AssertionError if it holds an error."""
+    """Return the answer. Raise AssertionError if it has an error code."""
     assert error_codes(answer) <= {ErrorCode.NONE}, answer
     return answer

@@ -1,7 +1,7 @@
 """An application in two-phase commit (KIP-939) that sends each request once, on one connection.
 
-The first broken connection ends it. The external system has stored the token and the decision, so another instance can
-continue.
+The application ends when its connection breaks. The external system has stored the token and the decision, so a new
+instance can continue.
 """
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LIMIT_S = 120
 TOPIC = 'orders'
 """The topic of the records. It has two partitions."""
 OFFSET = 5
-"""The offset that the transaction commits, for the group with the name of the application."""
+"""The offset that the transaction commits. The group has the name of the application."""
 BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""The errors of a broker that has not completed an earlier request."""
+"""The errors that a broker returns while it completes an earlier request."""
 
 
 @dataclass
@@ -29,14 +29,15 @@ class TwoPhaseApplication:
     """One transaction, and the facts that the external system has stored about it."""
 
     name: str
-    """The transactional id, the value of the records, and the group of the offset."""
+    """The name of the application: it is the transactional id, the value of the records, and the group of the offset.
+    """
     is_to_commit: bool
     keeps: int
-    """The number of clients, one after the other, that keep the transaction before its end."""
+    """The number of successive clients that keep the transaction before it ends."""
     pair: tuple[int, int] = (-1, -1)
-    """The producer id and epoch of the client."""
+    """The (producer id, epoch) of the current client."""
     producer: tuple[int, int] = (-1, -1)
-    """The producer id and epoch of the transaction."""
+    """The (producer id, epoch) with which the transaction began."""
     token: str | None = None
 
     @property
@@ -74,20 +75,22 @@ class TwoPhaseApplication:
             committed=self.is_to_commit)
 
     def run(self, client: RawClient) -> None:
-        """Write the transaction, prepare it, keep it, and end it by the decision."""
+        """Write the transaction, prepare it, keep it, and end it as decided."""
         self.write(client)
         for _ in range(self.keeps):
             assert self.initialize(client, keeps=True) == self.token
         self.end(client)
 
     def recover(self, client: RawClient) -> None:
-        """End the transaction if it is not decided."""
+        """End the transaction if the external system has no decision about it."""
         if self.initialize(client, keeps=True) == self.token:
             self.end(client)
 
 
 def ask(client: RawClient, name: str, version: int, **fields: Any) -> Any:
-    """Send a request, and repeat it while the broker is busy. Return the answer, which has no error."""
+    """Send a request, and repeat it while the broker is busy. Return the answer. Raise AssertionError if it has an
+    error.
+    """
     deadline = time.monotonic() + LIMIT_S
     while True:
         answer = client.ask(build(f'{name}Request', **fields), version)
@@ -107,7 +110,7 @@ def codes_in(answer: Any) -> list[int]:
 
 
 def find_coordinators(client: RawClient) -> None:
-    """Ask for coordinators until the internal topics exist."""
+    """Send FindCoordinator requests until the internal topics exist."""
     deadline = time.monotonic() + LIMIT_S
     for key_type in (0, 1):
         request = build('FindCoordinatorRequest', coordinator_keys=['any'], key_type=key_type)

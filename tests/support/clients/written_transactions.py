@@ -1,4 +1,4 @@
-"""A few transactions written by a real client, for tests of commands that show them."""
+"""Functions that write a few transactions with a real client, for tests of the commands that show transactions."""
 import confluent_kafka
 from support.clients.librdkafka import LIMIT_S, create_topics
 
@@ -11,7 +11,9 @@ def producer_of(address, transactional_id):
 
 
 def transact(producer, partitions, end):
-    """Write a record to each partition of `orders`; `end` is 'commit', 'abort', or None to leave it open."""
+    """Run a transaction that writes a record to each of these partitions of `orders`. `end` is 'commit', 'abort', or
+    None to leave the transaction open.
+    """
     producer.begin_transaction()
     for partition in partitions:
         producer.produce('orders', b'value', partition=partition)
@@ -21,7 +23,9 @@ def transact(producer, partitions, end):
 
 
 def write_transactions(address):
-    """Write `orders` with two partitions: commit, abort, commit of `pay`; `hold` stays open in partition 0."""
+    """Create `orders` with two partitions. The transactional id `pay` commits, aborts and commits, and a transaction of
+    `hold` remains open in partition 0.
+    """
     create_topics(address, orders=2)
     pay = producer_of(address, 'pay')
     transact(pay, (0, 1), 'commit')

@@ -9,9 +9,9 @@ import javax.security.auth.x500.X500Principal;
 import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 
 /**
- * Names of certificates as Java prints them and as Kafka maps them. Arguments, in hexadecimal: {@code NAME}, a name in
- * DER, or {@code RULES:NAME}, mapping rules and a name as text. Prints a JSON array with a text for each argument, or
- * null if it is refused.
+ * Prints names of certificates as Java does, and maps them to user names as Kafka does. Each argument is hexadecimal:
+ * {@code NAME} is a name in DER, and {@code RULES:NAME} are mapping rules and a name as text. The output is a JSON
+ * array with a text for each argument, or null if Java or Kafka refuses the argument.
  */
 public final class CertificateNames {
     public static void main(String[] arguments) throws Exception {

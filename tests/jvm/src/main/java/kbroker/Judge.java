@@ -32,8 +32,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Kafka's own clients against a live broker. {@code Judge BOOTSTRAP SCENARIO...} runs the scenarios in order and prints
- * one JSON line for each: its name, whether it passed, and if not, what the clients observed.
+ * Tests a live broker with Kafka's own clients. {@code Judge BOOTSTRAP SCENARIO...} runs the scenarios in order and
+ * prints one JSON line for each: its name, whether it passed, and if not, what the clients observed.
  */
 public final class Judge {
     private static final Duration POLL = Duration.ofMillis(200);
@@ -448,8 +448,8 @@ public final class Judge {
     }
 
     /**
-     * Reads from the beginning to the end for the isolation level, and expects this many records. The broker answers a
-     * commit before it writes the markers, so it reads again while committed records are missing.
+     * Reads a topic from its beginning to its end for the isolation level. The broker answers a commit before it writes
+     * the markers, so this method reads again while fewer records are committed than expected.
      */
     private List<ConsumerRecord<String, String>> read(String topic, int partitions, String isolation, int expected)
             throws Exception {

@@ -14,8 +14,8 @@ import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.common.security.JaasContext;
 
 /**
- * Values of sasl.jaas.config as Kafka reads them. Each input line is a JSON string. Each output line has the name, the
- * flag and the options of the module, or null.
+ * Reads values of sasl.jaas.config as Kafka does. Each input line is a value, as a JSON string. The output line for it
+ * has the name, the flag and the options of the login module, or null if Kafka refuses the value.
  */
 public final class LoginModules {
     public static void main(String[] arguments) throws Exception {

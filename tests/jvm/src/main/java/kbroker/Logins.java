@@ -26,10 +26,11 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * The Java producer and consumer, with logins. {@code Logins once FILE...} produces a record with the settings of each
- * file and prints the error of each, or an empty string. {@code Logins renew COUNT FILE...} produces with all files at
- * once, until each producer has renewed its login that often. It reads each topic, which is named like the file, with
- * one more client, and prints for each file how many records were sent, which failed, and what was read.
+ * Runs the Java producer and consumer with logins. {@code Logins once FILE...} produces a record with the settings of
+ * each file and prints the error of each, or an empty string. {@code Logins renew COUNT FILE...} produces with all
+ * files in parallel, until each producer has renewed its login COUNT times. It reads each topic, which is named like
+ * the file, with a further client, and prints for each file how many records were sent, which failed, and what was
+ * read.
  */
 public final class Logins {
     private static final Duration LIMIT = Duration.ofSeconds(30);

@@ -15,8 +15,8 @@ import org.apache.kafka.common.utils.Utils;
 import org.xerial.snappy.SnappyError;
 
 /**
- * The records that a Java consumer reads from batches. Each line of the file is a batch, in base 64. For each, one line
- * is written: the number of records and a digest of their values, or the exception.
+ * Reads batches with a Java consumer. Each line of the file is a batch in base 64. The output line for it has the
+ * number of records and a digest of their values, or the exception.
  */
 public final class RecordReader {
     public static void main(String[] arguments) throws Exception {

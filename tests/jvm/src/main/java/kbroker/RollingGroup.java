@@ -24,9 +24,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Members of a group copy records in transactions, and are replaced one by one: by members of the consumer protocol,
- * and by classic ones again. {@code RollingGroup BOOTSTRAP} prints "exactly once" if each record was copied once, and
- * otherwise what it observed.
+ * Runs a group whose classic members copy records in transactions. It replaces them one by one by members of the
+ * consumer protocol, and these by classic members again. {@code RollingGroup BOOTSTRAP} prints "exactly once" if each
+ * record was copied once, and otherwise what it observed.
  */
 public final class RollingGroup {
     private static final int PARTITIONS = 6;
@@ -135,7 +135,7 @@ public final class RollingGroup {
         return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
     }
 
-    /** A member of the group, in a thread of its own. */
+    /** A member of the group, which runs in a separate thread. */
     private final class Member {
         private final String protocol;
         private final String name;

@@ -12,7 +12,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KeyValueMapper;
 import org.apache.kafka.streams.kstream.Produced;
 
-/** Counts the values of a topic exactly once, as a member of a streams group: the values become keys on the way. */
+/** Counts the values of a topic exactly once, as a member of a streams group. It groups the records by value. */
 public final class StreamsCount {
 
     public static void main(String[] arguments) throws Exception {

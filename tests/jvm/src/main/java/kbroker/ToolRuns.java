@@ -13,11 +13,12 @@ import java.util.Map;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Kafka's command-line tools, many runs in one virtual machine: each line of standard input is a run, as a JSON array
- * of the name of a class and its arguments. The answer is a JSON line with the exit code and the output to each stream.
+ * Runs Kafka's command-line tools many times in one virtual machine. Each line of standard input is a run: a JSON array
+ * with the name of a class and its arguments. The answer is a JSON line with the exit code and the output to each
+ * stream.
  */
 public final class ToolRuns {
-    /** Thrown in place of a tool's exit. */
+    /** Thrown when a tool calls exit, so that the virtual machine does not end. */
     private static final class Exited extends Error {
         private Exited() {
             super(null, null, false, false);
@@ -54,7 +55,7 @@ public final class ToolRuns {
         }
     }
 
-    /** Ends the run at the exit of a tool, but not the virtual machine. */
+    /** Makes the exit of a tool end the run, but not the virtual machine. */
     static void catchExits() {
         Exit.setExitProcedure((code, message) -> {
             exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;

@@ -70,8 +70,8 @@ public final class TwoPhase {
     }
 
     /**
-     * Ends the transaction as completeTransaction does: commits it if the token is that of the kept transaction, and
-     * otherwise aborts it.
+     * Ends the transaction as completeTransaction does: commits it if {@code wanted} is the token of the kept
+     * transaction, and otherwise aborts it.
      */
     private static void recover(String bootstrap, String id, String topic, PreparedTxnState wanted) throws Exception {
         try (KafkaProducer<String, String> producer = producer(bootstrap, id, true)) {
