@@ -81,7 +81,7 @@ class Ledger:
 
 
 class Member:
-    """A member of the group. It works until `stop` is set, and connects again after each kill."""
+    """A member of the share group. It works until `stop` is set, and connects again after each kill of the broker."""
 
     def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float, seed: int = 7):
         self.name, self.topic_id, self.ledger, self.accepts = name, topic_id, ledger, accepts

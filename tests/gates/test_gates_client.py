@@ -11,8 +11,9 @@ INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 
 
 @pytest.fixture(scope='module')
 def bytecode(tmp_path_factory):
-    """Run the program once, and return the directory with its bytecode, so that callgrind does not count the
-    compilation."""
+    """Run client_work.py once. Return the directory with its bytecode, so that callgrind does not count the
+    compilation.
+    """
     directory = tmp_path_factory.mktemp('bytecode')
     run_program('client_work.py', 'send', 0, bytecode=directory)
     return directory

@@ -88,8 +88,9 @@ SYSTEM_CALLS = {
 
 @pytest.fixture(scope='module')
 def bytecode(tmp_path_factory):
-    """Run the program once, and return the directory with its bytecode. Under callgrind, compiling it takes longer than
-    running it."""
+    """Run served_in_process.py once. Return the directory with its bytecode. Under callgrind, the compilation would
+    take longer than the run.
+    """
     directory = tmp_path_factory.mktemp('bytecode')
     run_program('served_in_process.py', 1, directory / 'data', *GUARDED, bytecode=directory)
     return directory

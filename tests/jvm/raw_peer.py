@@ -33,7 +33,7 @@ UNSETTLED = {
 UNPREPARED = UNSETTLED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_ID}
-"""Errors that disappear when all parts of a broker know a new topic."""
+"""Errors that disappear once all brokers know a new topic."""
 
 ANYTHING = {
     'throttle_time_ms',

@@ -60,7 +60,7 @@ of records that it has once delivered together.
 
 
 def operations(*fetches):
-    """Return a strategy for operations. A third of them are these fetches."""
+    """Return a strategy for operations. A third of them are the given fetches."""
     return st.one_of(*fetches, *fetches, *OTHERS)
 
 

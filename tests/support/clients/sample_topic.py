@@ -1,4 +1,4 @@
-"""A topic with data of every kind, for tests that read it with tools."""
+"""A topic with data of every kind, for tests that read the topic with command-line tools."""
 import contextlib
 from collections.abc import Iterator
 

@@ -21,7 +21,7 @@ BACKOFF_MS = 15_000
 
 
 class DirectoryWithCleaner:
-    """Logs in one directory and their cleaner. It opens a log as after a clean stop, or as after a kill."""
+    """The logs of one directory, and their cleaner. A log can be opened as after a clean stop, or as after a kill."""
 
     def __init__(self, path: pathlib.Path, fs: FileSystem | None = None, submit: Submit = run_inline,
                  clock: ManualClock | None = None, sync: Sync = sync_inline, **settings: object):

@@ -19,7 +19,7 @@ HOSTS = ('127.0.0.1', '127.0.0.2')
 
 
 def settings() -> dict[str, str]:
-    """Return the settings of an application that fits into the workers, and whose executors start fast."""
+    """Return Spark settings with which an application fits into the workers and its executors start fast."""
     return {'spark.executor.memory': '512m', 'spark.driver.host': '127.0.0.1', **quick_executors()}
 
 
