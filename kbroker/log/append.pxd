@@ -12,36 +12,36 @@ cdef enum AppendOrigin:             # class Origin documents the values
     ORIGIN_REPLICATION = 2
 
 
-cdef enum WriteMode:                # when the bytes must be in the file, and who owns them until then
+cdef enum WriteMode:                # the time by which the file has the bytes, and their owner until then
     WRITE_NOW                       # before the append returns
-    WRITE_LATER                     # when the tick ends, at the latest; the log copies what it has not written
-    WRITE_LATER_BORROWED            # as WRITE_LATER; the caller keeps the bytes valid until the loan ends
+    WRITE_LATER                     # at the end of the tick at the latest; the log copies unwritten bytes
+    WRITE_LATER_BORROWED            # like WRITE_LATER, but the caller keeps the bytes valid until the loan ends
 
 
 cdef enum AppendOutcome:
     WRITTEN
-    UNWRITTEN                       # adopted; `Log.write_unwritten` writes it
-    DUPLICATE                       # the log held the batch already, and nothing changed
+    UNWRITTEN                       # the log adopted the batch; `Log.write_unwritten` writes it
+    DUPLICATE                       # the log already held the batch, so nothing changed
 
 
 cdef struct Append:
-    # set by `begin_append`, except `batch`, which `read_whole` or the caller sets
+    # `begin_append` sets these fields, except `batch`, which `read_whole` or the caller sets
     uint8_t *data                   # one whole batch; base offset and leader epoch are placed in it
     int64_t size
     BatchFields batch
     AppendOrigin origin
     WriteMode write_mode
-    # cleared by `begin_append`, then set by the caller as needed
-    bint is_guarded                 # the batch may begin a transaction only with the guard in force
-    PyObject *guard                 # borrowed, from `start_verification`; NULL: none, the transaction was open
-    int64_t connection_id           # of a batch that may arrive late; ANY_CONNECTION: it may not, or is not checked
-    int transaction_version         # of a marker's coordinator
+    # `begin_append` clears these fields, the caller then sets those that it needs
+    bint is_guarded                 # True if the batch may begin a transaction only with a valid `guard`
+    PyObject *guard                 # borrowed result of `start_verification`; NULL: the transaction was open already
+    int64_t connection_id           # the batch's connection; ANY_CONNECTION: lateness is not checked
+    int transaction_version         # the version that the coordinator of a marker uses
     int32_t leader_epoch            # set by the Partition
-    # set by the append
+    # the append sets these fields
     AppendOutcome outcome
     int64_t base_offset
     int64_t last_offset
-    int64_t append_time_ms          # -1 unless the topic stamps records with it; of a duplicate the first timestamp
+    int64_t append_time_ms          # -1 unless the topic uses LogAppendTime; for a duplicate, the first append's time
     int64_t log_start_offset
     LateRefusal late_refusal        # set if the batch is late
 

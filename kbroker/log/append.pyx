@@ -18,11 +18,13 @@ class Origin(enum.IntEnum):
     COORDINATOR = ORIGIN_COORDINATOR
     """Transaction markers and rows of internal topics: epochs are checked, but not sequences."""
     REPLICATION = ORIGIN_REPLICATION
-    """Batches that are in a log already: nothing is checked."""
+    """Batches that were read from a log: nothing is checked."""
 
 
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:
-    """Read the header of the one batch that fills `size` bytes. Raise CorruptBatchError for any other bytes."""
+    """Read the header of the batch in `data`. Raise CorruptBatchError unless `data` is exactly one batch of `size`
+    bytes.
+    """
     fault = parse_header(data, size, batch)
     if fault != HEADER_READ:
         refuse_header(fault, batch, size)
@@ -34,9 +36,9 @@ cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) excep
 
 
 cdef class AppendResult:
-    """The place of an appended batch. A duplicate has the offsets of the first append and that batch's timestamp.
+    """The offsets and the time of an appended batch. For a duplicate, those of the batch that was appended first.
 
-    `append_time_ms` is -1 unless the topic stamps records with it.
+    `append_time_ms` is -1 unless the topic uses LogAppendTime.
     """
 
     def __repr__(self):
@@ -45,7 +47,7 @@ cdef class AppendResult:
 
 
 cdef class Appender:
-    """The base of a Log, and of the Partition in front of a Log: both append batches."""
+    """The base class of Log and of Partition, which both append batches. A Partition passes its appends to a Log."""
 
     cdef int append(self, Append *append) except -1:
         """Append one validated batch whose header is read, and set the result in `append`.
@@ -58,9 +60,9 @@ cdef class Appender:
 
     def append_batch(self, batch, int origin=ORIGIN_COORDINATOR, int32_t leader_epoch=0, *, guard=None,
                      int transaction_version=0):
-        """Append one validated batch from a writable buffer and write it now. Return an AppendResult.
+        """Append one validated batch from a writable buffer and write it before returning. Return an AppendResult.
 
-        Raise as `append`, and CorruptBatchError for a buffer that is not one batch.
+        Raise the errors of `append`. Raise CorruptBatchError if the buffer is not exactly one batch.
         """
         cdef Py_buffer view
         cdef Append append

@@ -5,8 +5,8 @@ from kbroker.log.fs.file cimport File
 from kbroker.record.batch cimport BatchFields, HeaderFault
 
 cdef enum:
-    SEARCH_BYTES = 4096         # a search reads headers only, of about one index interval
-    SCAN_BYTES = 1048576        # a scan reads everything
+    SEARCH_BYTES = 4096         # for a search, which reads only the headers of about one index interval
+    SCAN_BYTES = 1048576        # for a scan, which reads whole batches
 
 
 cdef class BatchWalk:

@@ -1,4 +1,4 @@
-"""An iteration over the batches of a file, which is read through a window."""
+"""Iterates over the batches of a file, which it reads through a window of bounded size."""
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
@@ -18,14 +18,18 @@ cdef class BatchWalk:
         free(self.window)
 
     cdef const uint8_t *need(self, int64_t position, int64_t size) except NULL nogil:
-        """Return `size` bytes at `position`. They must end before `end`, and no earlier call had a greater position."""
+        """Return the address of `size` bytes at `position`. The bytes must not extend beyond `end`. From call to call,
+        `position` must not decrease.
+        """
         if self.window_start + self.window_bytes - position < size:
             with gil:
                 self.refill(position, size)
         return self.window + (position - self.window_start)
 
     cdef int refill(self, int64_t position, int64_t size) except -1:
-        """Move the window to `position`, keeping the bytes behind it, and read more."""
+        """Move the window forward to `position`. Keep the bytes that were already read from there, and read more behind
+        them.
+        """
         cdef int64_t kept = max(<int64_t>0, self.window_start + self.window_bytes - position)
         cdef int64_t wanted
         cdef uint8_t *wider
@@ -48,8 +52,8 @@ cdef class BatchWalk:
         return 0
 
     cdef bint next(self) except -1 nogil:
-        """Step to the next batch. Return False at the end, or if no whole batch follows: then `fault` says why
-        `position` has none.
+        """Step to the next batch. Return False at the end, or if no whole batch follows. In the second case, set
+        `fault` to the reason.
         """
         self.position = self.next_position
         self.fault = HEADER_READ
@@ -78,7 +82,9 @@ cdef class BatchWalk:
         return matches
 
     def __iter__(self):
-        """Yield (header, copy of the batch) for each batch. Raise CorruptLogError where bytes are not a batch."""
+        """Yield (header, copy of the batch) for each batch. Raise CorruptLogError at the first bytes that are not a
+        batch.
+        """
         while self.next():
             yield header_of(&self.fields), memoryview(PyBytes_FromStringAndSize(
                 <const char *>self.data(), self.next_position - self.position))
@@ -101,8 +107,9 @@ cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t wi
 
 
 cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
-    """Search for a whole batch with a valid checksum at every byte from `position` on. Return where the first begins,
-    or -1."""
+    """Return the position of the first whole batch with a valid checksum between `position` and `end`, or -1. Try every
+    byte.
+    """
     cdef BatchWalk walk = walk_batches(file, position, end, SCAN_BYTES)
     while position + HEADER_BYTES <= end:
         walk.next_position = position
@@ -113,5 +120,5 @@ cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
 
 
 def read_batches(File file not None, int64_t position, int64_t end) -> BatchWalk:
-    """Return the batches of a file between two positions, for `for header, batch in ...`."""
+    """Return an iterator over (header, batch) of the batches between `position` and `end`."""
     return walk_batches(file, position, end, SCAN_BYTES)

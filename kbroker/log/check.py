@@ -1,8 +1,8 @@
 """Checks every invariant of a partition directory that no broker has open.
 
-If a check finds nothing, Kafka and this broker can open the directory and need not repair it. After an unclean stop,
-the files of the last segment may have a tail that the next opening repairs. That tail is reported too: as a warning if
-the caller passes the recovery point, as an error otherwise.
+If a check finds nothing, Kafka and this broker can open the directory without repairing it. After an unclean stop, the
+files of the last segment may end in a tail that the next opening repairs. The check reports the tail as a warning if
+the caller passes the recovery point, and as an error otherwise.
 """
 import enum
 import os
@@ -38,7 +38,7 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 HIGHEST_COMPRESSION = 4
 MOST_FINDINGS = 20
-"""The most findings of one file. A broken disk damages many places of a file."""
+"""The maximum number of findings for one file. A broken disk damages many places of a file."""
 
 
 class Severity(enum.Enum):
@@ -49,14 +49,16 @@ class Severity(enum.Enum):
 
 
 class Remedy(enum.Enum):
-    """A way to resolve a finding. Only the last two change a `.log` file, and only the last one loses records."""
+    """A way to resolve a finding. Only CUT_TORN_TAIL and KEEP_SOUND_BATCHES change a `.log` file. Only
+    KEEP_SOUND_BATCHES loses records.
+    """
 
     REBUILD_INDEXES = 'build the indexes of the segment again'
     WRITE_SNAPSHOT = 'write the producer snapshot again'
     REMOVE = 'remove the file'
     CUT_TORN_TAIL = 'cut the torn tail'
     KEEP_SOUND_BATCHES = 'keep the sound batches'
-    """The next start mends the log, once an operator has accepted the loss of the remaining records."""
+    """The next start keeps the sound batches, if an operator has accepted that all other records are lost."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,22 @@ class Finding:
     severity: Severity
     file: str
     position: int
-    """The number of a byte, entry or line in the file; -1 for the whole file."""
+    """The position of a byte, or the number of an entry or line in the file. It is -1 if the finding is about the whole
+    file.
+    """
     message: str
     remedy: Remedy | None = None
     do: str | None = None
-    """The advice, unless the remedy and the severity imply it. `{accept}` is replaced by the command that accepts the
-    finding."""
+    """The advice to the operator; None if the remedy and the severity imply the advice. `{accept}` is replaced by the
+    command that accepts the finding.
+    """
 
     @classmethod
     def of(cls, severity: Severity, file: str, position: int, message: str, remedy: Remedy | None = None,
            do: str | None = None) -> 'Finding':
-        """Return a finding about `file`, or about a file in that directory if the message begins with its path."""
+        """Return a finding about `file`. If `file` is a directory and the message begins with the path of a file in it,
+        return a finding about that file.
+        """
         path, colon, rest = message.partition(': ')
         if colon and (path == file or path.startswith(os.path.join(file, ''))):
             file, message = path, rest
@@ -86,7 +93,7 @@ class Finding:
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without a marker at the end of a log."""
+    """A transaction that has no marker when the log ends."""
 
     producer_id: int
     producer_epoch: int
@@ -96,7 +103,7 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The findings of a check, and the facts that other files of the log directory must confirm."""
+    """The findings of a check, and the facts with which other files of the log directory must agree."""
 
     findings: list[Finding]
     start_offset: int
@@ -109,25 +116,28 @@ class PartitionReport:
 
 @dataclass
 class PartitionCheck:
-    """One pass over a directory: reads the batches and tracks the state that they imply at each offset."""
+    """One pass over a partition directory. It reads the batches, and tracks the state that they imply at each offset.
+    """
 
     fs: FileSystem
     directory: str
     recovered_from: int | None = None
-    """After an unclean stop, the recovery point. The next opening rebuilds everything above it."""
+    """The recovery point after an unclean stop, otherwise None. The next opening rebuilds everything above the recovery
+    point.
+    """
     is_metadata: bool = False
     """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
     log_start_offset: int = 0
-    """The first offset that can be read, if it is above the base offset of the first segment."""
+    """The first readable offset. It matters only if it is above the base offset of the first segment."""
     acknowledged_offset: int = 0
-    """After an unclean stop, the offset below which checkpoints say that everything was acknowledged."""
+    """After an unclean stop, an offset from the checkpoints: everything below it was acknowledged."""
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> PartitionReport:
         names = sorted(self.fs.listdir(self.directory))
         self.counts: Counter[str] = Counter()
         self.is_recovered = False
-        """True while checking a segment that the next opening recovers."""
+        """True while `run` checks a segment that the next opening recovers."""
         self._check_names(names)
         self._read_leader_epochs()
         parsed = [found for name in names if (found := parse_file_name(name)) and not found.state
@@ -135,9 +145,9 @@ class PartitionCheck:
         bases = [found.offset for found in parsed if found.kind == LOG_SUFFIX]
         self.swapped = {found.offset for name in names
                         if (found := parse_file_name(name)) and found.state == SWAP_SUFFIX}
-        """The segments that compaction was swapping in. The next opening finishes the swap."""
+        """The segments that an interrupted compaction was swapping in. The next opening finishes the swap."""
         self.snapshots = sorted(found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX)
-        """The snapshots above the batches that were read so far."""
+        """The snapshots whose offsets are above all batches read so far."""
         self.had_snapshots = bool(self.snapshots)
         self.next_offset = bases[0] if bases else 0
         self.latest_epoch = -1
@@ -232,8 +242,9 @@ class PartitionCheck:
         self.is_recovered = False
 
     def _batches(self, name: str, *, is_last: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Yield batches up to the first bytes that are no batch. Report a batch with a bad checksum, and yield it
-        too."""
+        """Yield the batches up to the first bytes that are not a batch. A batch with a bad checksum is reported and
+        yielded.
+        """
         file = self.fs.open(os.path.join(self.directory, name))
         size_bytes = file.size()
         walk = read_batches(file, 0, size_bytes)
@@ -249,10 +260,10 @@ class PartitionCheck:
             self._report_damage(name, walk.position, size_bytes, str(error), is_last=is_last)
 
     def _report_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
-        """Report the damage. Return whether the log ends there.
+        """Report the damage. Return whether the log ends at the damage.
 
-        It does if no sound batch follows the damage in the last segment (a torn tail), or if the damage can be what a
-        power cut leaves of unsynced writes.
+        The log ends there if no sound batch follows in the last segment (a torn tail). It also ends there if a power
+        cut during unsynced writes can have caused the damage.
         """
         file = self.fs.open(os.path.join(self.directory, name))
         follows = find_sound_batch(file, position + 1, size_bytes)
@@ -291,9 +302,8 @@ class PartitionCheck:
         self._check_epoch(name, position, header)
 
     def _check_epoch(self, name: str, position: int, header: BatchHeader) -> None:
-        """Compare the epoch with the file of leader epochs.
-
-        The file lacks epochs that ended below the log's start, though the first segment may still have their batches.
+        """Compare the epoch of a batch with the leader epoch file. The file lacks epochs that ended below the log's
+        start, although the first segment may still have batches of these epochs.
         """
         epoch = header.partition_leader_epoch
         if epoch < 0:
@@ -318,7 +328,7 @@ class PartitionCheck:
     # ---- indexes ----
 
     def _end_indexes(self, indexes: list[OffsetIndexCheck | TimeIndexCheck], *, is_needed: bool) -> None:
-        """Report the first wrong entry of each damaged index, which must be rebuilt as a whole."""
+        """Report only the first wrong entry of each damaged index, because the whole index must be rebuilt."""
         for index in indexes:
             fault = index.end(is_needed=is_needed and not self.is_metadata, is_complete=not self.is_damaged)
             if fault is not None:
@@ -326,8 +336,9 @@ class PartitionCheck:
                 report(os.path.basename(index.path), fault.number, fault.message, Remedy.REBUILD_INDEXES)
 
     def _check_transaction_index(self, base_offset: int) -> None:
-        """Compare the rows with the markers. Compaction drops the data of an aborted transaction first and its row
-        later, so a row may exist without its transaction."""
+        """Compare the rows of a transaction index with the markers in the log. Compaction drops the data of an aborted
+        transaction first and the index row later, so a row may exist without its transaction.
+        """
         name = file_name(base_offset, TRANSACTION_INDEX_SUFFIX)
         path = os.path.join(self.directory, name)
         try:
@@ -359,7 +370,7 @@ class PartitionCheck:
 
     @property
     def _state_is_exact(self) -> bool:
-        """True if the batches so far are all batches that were ever appended after the first state."""
+        """True if the state at the first segment is known, and no later batch is missing or damaged."""
         return self.state_is_whole and not self.has_gaps and not self.is_damaged
 
     def _read_snapshot(self, offset: int) -> bytes:
@@ -368,8 +379,8 @@ class PartitionCheck:
     def _check_snapshots(self, offset: int) -> None:
         """Check the snapshots up to `offset`, where a batch begins or may begin.
 
-        Until the next start, a broker keeps snapshots of segments that it has cleaned or deleted since. Their offsets
-        are below the log or in a gap, and no broker uses them.
+        After a broker has cleaned or deleted a segment, it keeps the segment's snapshot until the next start. The
+        offset of this snapshot is below the log or in a gap, and no broker uses the snapshot.
         """
         while self.snapshots and self.snapshots[0] <= offset:
             found = self.snapshots.pop(0)
@@ -380,7 +391,7 @@ class PartitionCheck:
                 self._check_snapshot(found)
 
     def _check_snapshot(self, offset: int) -> None:
-        """Compare a snapshot with the state from the batches below its offset."""
+        """Compare a snapshot with the state that follows from the batches below the snapshot's offset."""
         name = file_name(offset, SNAPSHOT_SUFFIX)
         found = ProducerStateTable()
         try:
@@ -403,7 +414,8 @@ class PartitionCheck:
             self._error(file_name(offset, SNAPSHOT_SUFFIX), -1, f'found a snapshot of offset {offset}, expected a '
                         f'batch boundary up to {self.next_offset}', Remedy.REMOVE)
         if self.recovered_from is None and not self.had_snapshots and self.state.all.entries and bases[0] == 0:
-            # Apache Kafka assumes a log without producers, and after a clean stop it does not read the batches.
+            # Without a snapshot, Apache Kafka assumes a log without producers. After a clean stop it does not read the
+            # batches.
             self._warn(file_name(self.next_offset, SNAPSHOT_SUFFIX), -1, 'found no snapshot, expected one that holds '
                        f'the {len(self.state.all.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
 
@@ -432,7 +444,7 @@ class PartitionCheck:
 
 
 def has_unfinished_swap(names: list[str]) -> bool:
-    """Return whether a compaction was interrupted: until the next opening, two versions of a segment coexist."""
+    """Return whether a compaction was interrupted. If so, two versions of a segment exist until the next opening."""
     return any(parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for name in names if (parsed := parse_file_name(name)))
 
 

@@ -1,8 +1,8 @@
-"""Kafka's small text files: a version line, a count line, then one row per line.
+"""Reads and writes Kafka's small text files: a version line, a count line, then one row per line.
 
 `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `replication-offset-checkpoint` and
-`cleaner-offset-checkpoint` hold rows `topic partition offset` for a log directory; `leader-epoch-checkpoint` holds
-rows `epoch start_offset` for a partition.
+`cleaner-offset-checkpoint` hold rows `topic partition offset`; a log directory has one of each.
+`leader-epoch-checkpoint` holds rows `epoch start_offset`; each partition directory has one.
 """
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 
 PartitionOffsets = dict[TopicPartition, int]
 OffsetOf = Callable[['Log'], 'int | None']
-"""Returns the offset that a checkpoint holds for a log, or None to leave the log out."""
+"""Returns the offset that a checkpoint must hold for a log, or None to omit the log."""
 ROWS_AT_ONCE = 128
-"""The rows that one part of long work encodes."""
+"""The number of rows that one part of long work encodes."""
 ROWS_COMPARED_AT_ONCE = 2048
 LOGS_AT_ONCE = 64
-"""The logs of which one part of long work reads an offset."""
+"""The number of logs whose offsets one part of long work reads."""
 LOGS_COMPARED_AT_ONCE = 2048
 
 
 def read_rows(fs: FileSystem, path: str, columns: int, *, may_be_torn: bool = False) -> list[list[str]]:
-    """Return the rows, split at spaces; [] for a missing or empty file. Raise CorruptLogError for any other format.
-
-    A file that `may_be_torn` also needs a line break at its end. Without it, the last number may lack digits.
+    """Return the rows, split at spaces; [] for a missing or empty file. Raise CorruptLogError if the format is wrong.
+    If the file `may_be_torn`, also raise it if the last line has no line break: its last number may lack digits.
     """
     if not fs.exists(path):
         return []
@@ -79,14 +78,14 @@ def parse_number(path: str, text: str) -> int:
 
 
 def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Return the offsets by (topic, partition). Raise CorruptLogError."""
+    """Return {(topic, partition): offset}. Raise CorruptLogError."""
     path = os.path.join(directory, name)
     return {(topic, parse_number(path, partition)): parse_number(path, offset)
             for topic, partition, offset in read_rows(fs, path, 3)}
 
 
 def read_found(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Return the offsets in a checkpoint file. A damaged file counts as empty. Raise OSError."""
+    """Return the offsets in a checkpoint file, or {} if the file is damaged. Raise OSError."""
     try:
         return read_partition_offsets(fs, directory, name)
     except CorruptLogError as error:
@@ -95,12 +94,12 @@ def read_found(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
 
 
 def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
-    """Return the content of a file, in the order of the partitions' names."""
+    """Return the content of a checkpoint file, with rows sorted by topic and partition."""
     return run_to_end(encode_in_steps(dict(sorted(offsets.items()))))
 
 
 def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
-    """Return the content of a file, in the order of `offsets`. Yield after each small part."""
+    """Return the content of a checkpoint file, with rows in the order of `offsets`. Yield after each small part."""
     parts = [encode_rows([])[:-2] + f'{len(offsets)}\n'.encode()]
     rows = iter(offsets.items())
     while part := list(islice(rows, ROWS_AT_ONCE)):
@@ -111,7 +110,7 @@ def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
 
 
 def are_equal(offsets: PartitionOffsets, others: PartitionOffsets) -> Generator[None, None, bool]:
-    """Return whether the offsets are equal. Yield after each small part."""
+    """Return whether two mappings have equal offsets. Yield after each small part."""
     if len(offsets) != len(others):
         return False
     for number, (partition, offset) in enumerate(offsets.items(), 1):
@@ -123,7 +122,7 @@ def are_equal(offsets: PartitionOffsets, others: PartitionOffsets) -> Generator[
 
 
 def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: PartitionOffsets) -> None:
-    """Replace the file atomically and durably."""
+    """Replace a checkpoint file atomically and durably."""
     fs.write_file_atomically(os.path.join(directory, name), encode_partition_offsets(offsets))
 
 
@@ -131,22 +130,22 @@ class CheckpointFiles:
     """The checkpoint files of a log directory. A file is replaced only if its content would change."""
 
     def __init__(self, fs: FileSystem, directory: str, sync: Sync, on_error: Callable[[str, OSError], object]):
-        """Create; `on_error` is called with the name of a file that could not be written, and the error."""
+        """Create. If a file cannot be written, `on_error` is called with its name and the error."""
         self._fs = fs
         self._directory = directory
         self._sync = sync
         self._on_error = on_error
         self._written: dict[str, PartitionOffsets] = {}
-        """The content of the files."""
+        """Maps the name of each file to its content."""
         self._syncing: dict[str, PartitionOffsets] = {}
-        """The content of the files that are being synced."""
+        """Maps each file that is being synced to its new content."""
         self._is_given_up = False
 
     def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
         """Replace a file durably before returning, even if `begin` is syncing it. Return whether that succeeded.
 
-        A stop calls this, and the creation of a partition whose name the file may still contain. `content` is the
-        encoded `offsets`; if it is None, this encodes them.
+        The broker calls this when it stops, and when it creates a partition whose name the file may still contain.
+        `content` is the encoded `offsets`; if it is None, this function encodes them.
         """
         self._syncing.pop(name, None)
         if self._written.get(name) == offsets:
@@ -161,9 +160,8 @@ class CheckpointFiles:
         return True
 
     def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
-        """Replace a file like `write`, but encode it in steps and let `sync` make it durable. Call `done` once it is.
-
-        Do nothing while a sync of the file is running, and after `give_up`.
+        """Replace a file like `write`, but encode it in steps and let `sync` make it durable. Call `done` after the
+        sync. Do nothing while an earlier sync of the file is running, or after `give_up`.
         """
         if name in self._syncing or self._is_given_up:
             return
@@ -187,11 +185,13 @@ class CheckpointFiles:
             self._sync([file], partial(self._rename, name, offsets, done))
 
     def written(self, name: str, found: PartitionOffsets) -> PartitionOffsets:
-        """Return the content of a file: `found`, which the start read from it, unless it was written since."""
+        """Return the content of a file. This is `found`, which the start read from the file, unless this process has
+        written the file since then.
+        """
         return self._written.get(name, found)
 
     def give_up(self) -> None:
-        """Abandon the files that are being synced, and begin no further ones."""
+        """Abandon the files that are being synced, and write no further files."""
         self._is_given_up = True
         self._syncing.clear()
 
@@ -241,12 +241,12 @@ class OffsetCheckpoint:
         self._is_reading = False
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop the offset that the start found of a partition."""
+        """Drop the offset that the start read from the file for a partition."""
         if self.found.pop(key, None) is not None:
             self._stale.add(key)
 
     def remove(self, key: TopicPartition) -> None:
-        """Note that a partition was deleted. The file contains it until it is written again."""
+        """Note that a partition was deleted. The file still contains the partition until the next write of the file."""
         self.found.pop(key, None)
         self._stale.add(key)
 
@@ -255,7 +255,7 @@ class OffsetCheckpoint:
         return bool(self._stale) and any(key in self._stale for key in keys)
 
     def written(self, log: Log) -> int:
-        """Return the offset of a log in the file, 0 without one."""
+        """Return the offset that the file has for a log, 0 if it has none."""
         return self._files.written(self.name, self.found).get((log.topic, log.partition), 0)
 
     def write(self) -> bool:
@@ -263,7 +263,7 @@ class OffsetCheckpoint:
         return run_to_end(self.write_in_parts())
 
     def write_in_parts(self) -> Generator[None, None, bool]:
-        """Do the same as `write`, as a generator that yields after each small part."""
+        """Write the file like `write`, but as a generator that yields after each small part."""
         stale = set(self._stale)
         offsets = yield from self._offsets()
         content = yield from encode_in_steps(offsets)
@@ -282,16 +282,18 @@ class OffsetCheckpoint:
             self._long_work.start(self.replace())
 
     def replace(self) -> Generator[None, None, None]:
-        """Read the offsets, and write them to the file. Its sync comes later."""
+        """Read the offsets of the logs, and write them to the file without waiting for its sync."""
         stale = set(self._stale)
         offsets = yield from self._offsets()
         yield from self._files.begin(self.name, offsets, partial(self._stale.difference_update, stale))
         self._is_reading = False
 
     def _offsets(self) -> Generator[None, None, PartitionOffsets]:
-        """Return the content of the file: an offset of each log, and the offsets found for partitions without a log."""
+        """Return the content of the file: the offset of each log, and the offsets that the start found for partitions
+        without a log.
+        """
         offsets = dict(self.found)
-        keys, logs = list(self._logs), list(self._logs.values())    # their pairs would be as many new objects
+        keys, logs = list(self._logs), list(self._logs.values())    # two lists: pairs would be new tuples
         for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
             offset = self._offset_of(log)
             if offset is None:
@@ -301,7 +303,7 @@ class OffsetCheckpoint:
             if number % LOGS_AT_ONCE == 0:
                 yield
         for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
-            if self._logs.get(key) is not log:      # deleted meanwhile; what is deleted from now on is `_stale`
+            if self._logs.get(key) is not log:      # deleted since the listing; later deletions are in `_stale`
                 offsets.pop(key, None)
             if number % LOGS_COMPARED_AT_ONCE == 0:
                 yield

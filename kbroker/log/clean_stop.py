@@ -14,17 +14,18 @@ from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX
 from kbroker.log.verification import Verification
 
 SYNCED_ONE_BY_ONE = 16
-"""With more logs than this, one sync of the whole file system replaces the syncs of single files."""
+"""If more logs than this have changed, a stop syncs the whole file system once, not each file."""
 
 Progress = Callable[..., object]
-"""A function called with the name of the work, the number of parts that are done, and the number of all parts. With
-`is_sync=True` the work waits for one sync of the disk, which may take long."""
+"""Called with the name of the work, the number of finished parts, and the total number of parts. `is_sync=True` means
+that the work waits for a sync of the whole disk, which may take long.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 def ignore_progress(what: str, done: int = 0, total: int = 0, *, is_sync: bool = False) -> None:
-    """Do nothing with the progress of a stop."""
+    """Do nothing. Use this if the progress of a stop is not reported."""
 
 
 def sync_everything(fs: FileSystem, directory: str) -> bool:
@@ -39,7 +40,7 @@ def sync_everything(fs: FileSystem, directory: str) -> bool:
 
 
 class CleanStop:
-    """The parts of a clean stop, in their order."""
+    """A clean stop of all logs. Call its methods in this order: `seal_all`, `close_all`, `write_inventory`."""
 
     def __init__(self, fs: FileSystem, directory: str, logs: Mapping[TopicPartition, Log], progress: Progress):
         self._fs = fs
@@ -48,9 +49,8 @@ class CleanStop:
         self._progress = progress
 
     def seal_all(self) -> bool:
-        """Make the final writes of many logs durable by a single sync before they close.
-
-        Return whether that was done. Raise KafkaError, OSError.
+        """Make the final writes of all logs durable by a single sync before the logs close. Return whether this was
+        done. Otherwise `close_all` must sync each log, for example if few logs have changed. Raise KafkaError, OSError.
         """
         touched = [log for log in self._logs.values() if log.is_touched]
         if len(touched) <= SYNCED_ONE_BY_ONE:
@@ -62,11 +62,11 @@ class CleanStop:
         return sync_everything(self._fs, self._directory)
 
     def close_all(self, *, is_synced: bool) -> set[Log]:
-        """Close the logs, and return those that failed, now or before."""
+        """Close the logs. Return the logs that failed in this call or earlier."""
         failed = set()
         for number, log in enumerate(self._logs.values()):
             self._progress('closing logs', number, len(self._logs))
-            if log.failure is not None:     # perhaps that of a log before it
+            if log.failure is not None:     # perhaps because an earlier log failed
                 failed.add(log)
                 continue
             try:
@@ -78,7 +78,9 @@ class CleanStop:
 
     def write_inventory(self, inventory: Inventory, verification: Verification,
                         topic_ids: Mapping[TopicPartition, bytes]) -> None:
-        """Note the files of all logs. If the inventory cannot be written, the next start succeeds but compares less."""
+        """Write the inventory, which lists the files of all logs. If that fails, the next start succeeds, but verifies
+        less.
+        """
         try:
             inventory.beside = note_beside(self._fs, self._directory)
             for number, (key, log) in enumerate(self._logs.items()):
@@ -91,7 +93,9 @@ class CleanStop:
                            error)
 
     def _row_of(self, key: TopicPartition, log: Log, verification: Verification, topic_id: bytes) -> str:
-        """Return the inventory's row of a closed log: the one that it was opened with, if it has not changed."""
+        """Return the inventory row of a closed log. If the log has not changed, this is the row that it had at the
+        start.
+        """
         row, offsets = verification.rows.get(key), (log.log_start_offset, log.log_end_offset)
         if row is not None and not log.is_rewritten and offsets == (
                 verification.start_offsets[key], verification.end_offsets[key]):
@@ -101,8 +105,8 @@ class CleanStop:
 
 
 def make_missing_indexes(fs: FileSystem, log_directory: str) -> None:
-    """Create an empty offset index for each segment without one in a directory that is out of use (`-delete`, `-stray`,
-    `-future`).
+    """Create an empty offset index for each segment without one in each directory that is out of use (`-delete`,
+    `-stray`, `-future`).
 
     Apache Kafka loads these directories too, and logs an error for each missing index after a clean stop. The indexes
     are not synced, and an OSError is logged.

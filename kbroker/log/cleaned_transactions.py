@@ -1,7 +1,8 @@
 """Decides which transactional data and markers a cleaning may drop (KIP-98), for batches in offset order.
 
-Data of an aborted transaction is dropped at once. A marker and its row in the transaction index stay as long as a
-cleaning finds a batch of the transaction. The cleaning may drop that batch, but readers may still see it.
+A cleaning drops the data of aborted transactions. It keeps a marker, and the marker's row in the transaction index, if
+it still finds a batch of the transaction. Readers of the old segments may still see this batch, even if the cleaning
+drops it.
 """
 from collections.abc import Iterable
 
@@ -11,7 +12,8 @@ from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
 class CleanedTransactions:
     """The transactions of one cleaning.
 
-    `aborted` has the rows that touch the range to clean, in any order. `index` belongs to the segment being written.
+    `aborted` has the rows of all aborted transactions in the cleaned range, in any order. `index` is the transaction
+    index of the segment that is being written.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]):
@@ -19,7 +21,7 @@ class CleanedTransactions:
         self._waiting = sorted(set(aborted), key=lambda row: row.first_offset, reverse=True)
         self._aborting: dict[int, AbortedTransaction] = {}
         self._met: set[int] = set()
-        """The producers with data in their current transaction."""
+        """The ids of producers with data in their current transaction."""
 
     def drops_data(self, producer_id: int, last_offset: int) -> bool:
         """Return whether a transactional batch belongs to an aborted transaction."""
@@ -28,7 +30,8 @@ class CleanedTransactions:
         return producer_id in self._aborting
 
     def drops_marker(self, producer_id: int, last_offset: int) -> bool:
-        """Return whether no data is left of the transaction that this COMMIT or ABORT marker ended."""
+        """Return whether a COMMIT or ABORT marker can be dropped: whether the log has no more data of its transaction.
+        """
         self._begin_up_to(last_offset)
         row = self._aborting.pop(producer_id, None)
         if producer_id not in self._met:

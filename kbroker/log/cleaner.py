@@ -1,10 +1,11 @@
 """Log compaction: keeps the last committed record of each key of a compacted topic.
 
-Every log.cleaner.backoff.ms the logs with the largest dirty parts are cleaned. A cleaning first reads the dirty part to
-find the last offset of each key. Then it rewrites all segments up to there without obsolete records, merging groups of
-segments. A worker thread reads and writes, in steps of bounded size. The loop chooses logs, in small parts, and swaps
-new segments in. A step receives files that do not change, and facts from the start of the cleaning. A record that could
-be dropped at the start can also be dropped later.
+Every log.cleaner.backoff.ms, the cleaner cleans the logs with the largest dirty parts. A cleaning first reads the dirty
+part to find the last offset of each key. Then it rewrites all segments up to the end of the read part without obsolete
+records, and merges small segments. A worker thread reads and writes files, in jobs of bounded size. The event loop
+chooses the logs, and swaps the new segments in. A job receives files that do not change, and facts that were collected
+when the cleaning started. These facts stay valid: a record that could be dropped at the start can also be dropped
+later.
 """
 import contextlib
 import heapq
@@ -32,7 +33,7 @@ from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 
 STEP_BYTES = 16 << 20
-"""The bytes that one job reads: between jobs, a cleaning can be cancelled."""
+"""The bytes that one job reads. A cleaning can be cancelled between two jobs."""
 
 SOON_MS = 1
 DURABILITY_WAIT_MS = 10
@@ -40,19 +41,22 @@ MAX_CHECKPOINT_WAIT_MS = 100
 PRODUCERS_AT_ONCE = 2_000
 LOGS_AT_ONCE = 64
 LOGS_OF_A_ROUND = 100
-"""The number of logs that are cleaned before the next ones are chosen."""
+"""The maximum number of logs that are cleaned before the cleaner chooses again."""
 MAX_OFFSET_RANGE = 2**31 - 1
 
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Job | int | None, Any, None]
-"""Work of the cleaner. It yields a job to receive its result, a number of ms to wait, or None after a small part."""
+"""Work of the cleaner, as a generator. It yields a job to run it and receive its result, a number of ms to wait for, or
+None after a small part of work on the loop.
+"""
 
 
 @dataclass(frozen=True)
 class CleanableLog:
-    """The cleanable part of a log. `clean` has the segments that were cleaned before and are rewritten too; `dirty` has
-    the segments after them."""
+    """The cleanable part of a log. `clean` has the segments that an earlier cleaning has written. `dirty` has the later
+    segments. A cleaning rewrites both.
+    """
 
     log: Log
     first_dirty_offset: int
@@ -74,10 +78,11 @@ class CleanableLog:
 
 
 def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int) -> CleanableLog:
-    """Return the cleanable part: closed segments, entirely below the last stable offset.
+    """Return the cleanable part of a log: the closed segments that are entirely below the last stable offset.
 
-    It ends before the first dirty segment with a record younger than min.compaction.lag.ms. A log is overdue if a
-    dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raise OSError, CorruptLogError.
+    The cleanable part ends before the first dirty segment with a record younger than min.compaction.lag.ms. The log is
+    overdue if a dirty segment begins with a record older than max.compaction.lag.ms (KIP-354). Raise OSError,
+    CorruptLogError.
     """
     first_unstable_offset = log.first_unstable_offset()
     stable_offset = high_watermark if first_unstable_offset is None else min(high_watermark, first_unstable_offset)
@@ -100,7 +105,7 @@ def examine(log: Log, first_dirty_offset: int, high_watermark: int, now_ms: int)
 
 
 def group_segments(segments: list[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Group adjacent segments whose batches and index entries fit into one segment."""
+    """Return groups of adjacent segments. The batches and the index entries of each group fit into one segment."""
     groups: list[list[Segment]] = []
     for segment in segments:
         if groups and _fits(groups[-1], segment, config):
@@ -141,15 +146,16 @@ class Cleaner:
         self._written: PartitionOffsets = {}
         self._uncleanable: set[Log] = set()
         self._failed: set[Log] = set()
-        """Logs that are not retried before the next backoff has passed."""
+        """The logs whose cleaning failed. They are retried after log.cleaner.backoff.ms."""
         self._steps: Steps | None = None
         self._cleaned_log: Log | None = None
         self._timer: Timer | None = None
         self._is_running = False
 
     def start(self) -> None:
-        """Load the progress of earlier processes, and start the timer. Logs that are added later count as dirty from
-        their start."""
+        """Load the cleaning progress that earlier processes have saved, and start the timer. Logs that are added later
+        are treated as entirely dirty.
+        """
         if not self._config.log_cleaner_enable:
             return
         try:
@@ -173,7 +179,7 @@ class Cleaner:
         self._timer = self._timers.after(self._config.log_cleaner_backoff_ms, self._look)
 
     def _look(self) -> None:
-        """Clean all logs that are due, then wait for the next backoff."""
+        """Clean all logs that need it, then wait for log.cleaner.backoff.ms."""
         self._steps = self._clean_all()
         self._resume(None)
 
@@ -209,11 +215,11 @@ class Cleaner:
     # ---- choosing ----
 
     def _clean_all(self) -> Steps:
-        """Clean the logs that need it most, and choose again, until no log is due."""
+        """Choose the logs with the largest dirty parts and clean them. Repeat this until no log needs cleaning."""
         yield from self._write_checkpoint()
         while logs := (yield from self._choose()):
             for log in logs:
-                found = self._examine(log)      # again: those before it took their time
+                found = self._examine(log)      # again, because earlier logs took time
                 if found is not None and found.is_due:
                     self._cleaned_log = log
                     try:
@@ -224,7 +230,7 @@ class Cleaner:
             yield from self._write_checkpoint()
 
     def _choose(self) -> Generator[None, None, list[Log]]:
-        """Return logs that are due, the one with the largest dirty part first."""
+        """Return the logs that need cleaning most, sorted by dirty ratio, largest first."""
         self._uncleanable = {log for log in self._uncleanable if log.failure is None}
         self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log.failure is None}
         due = []
@@ -237,7 +243,9 @@ class Cleaner:
         return [log for *_, log in heapq.nlargest(LOGS_OF_A_ROUND, due)]
 
     def _examine(self, log: Log) -> CleanableLog | None:
-        """Return the cleanable part of a log, None for a log that is not to be cleaned."""
+        """Return the cleanable part of a log. Return None if the log is not compacted, is offline, or could not be
+        cleaned before.
+        """
         if log.failure is not None or 'compact' not in log.config.cleanup_policy or (
                 log in self._uncleanable or log in self._failed):
             return None
@@ -284,8 +292,8 @@ class Cleaner:
             try:
                 writer = yield partial(self._begin_segment, log, group[0].base_offset, keys, transactions, retention)
                 yield from self._write_group(writer, group)
-                # `last_records` covers all batches up to `known_offset`. A power cut must not lose a batch that made
-                # another obsolete.
+                # `last_records` takes account of all batches below `known_offset`. The cleaning waits until these
+                # batches are durable: a batch that made an older batch obsolete must survive a power cut.
                 while self._logs.high_watermark(log) < known_offset:
                     yield DURABILITY_WAIT_MS
                 if not _follow_one_another(log.segments[:], group):
@@ -294,16 +302,17 @@ class Cleaner:
                 log.replace_segments(group, [writer.target])
                 after_bytes += writer.target.size_bytes
             finally:
-                if log.failure is None:     # else a swap may have failed: the next start needs the files to undo it
+                if log.failure is None:     # otherwise a swap may have failed, and the next start needs its files
                     _remove_cleaned(log.fs, log.directory, group[0].base_offset)
         self._first_dirty[log] = end_offset
         logger.info('%s: cleaned offsets %d to %d, from %d bytes to %d', log.directory, found.first_dirty_offset,
                     end_offset - 1, before_bytes, after_bytes)
 
     def _write_recovery_point(self, log: Log) -> Steps:
-        """Wait until the checkpoint has the recovery point of a log. One write of the checkpoint serves many logs.
+        """Wait until the checkpoint file has the recovery point of a log. One write of the file serves many logs.
 
-        Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
+        Cleaning can leave a gap at the end of a segment. If the segment is above the recovery point, recovery takes
+        such a gap for data lost in a power cut.
         """
         recovery_point, wait_ms = log.recovery_point, 0
         while self._logs.recovery_points.written(log) < recovery_point:
@@ -337,7 +346,7 @@ class Cleaner:
 
     @property
     def _window_bytes(self) -> int:
-        """Return the window size: half of the buffer reads, half writes."""
+        """Return the window size in bytes: half of the buffer is for reads, half for writes."""
         return max(1, int(self._config.log_cleaner_io_buffer_size) // 2)
 
     def _write_checkpoint(self) -> Steps:
@@ -364,7 +373,7 @@ def _run(job: Job) -> Any:
 
 
 def _last_records(log: Log) -> Generator[None, None, dict[int, LastRecord]]:
-    """Return the last record of each producer by its id, as a generator which yields after small parts."""
+    """Return {producer id: its last record}. A generator that yields after each small part."""
     found = {}
     for number, entry in enumerate(list(log.producer_state.entries.values()), 1):
         found[entry.producer_id] = LastRecord(entry.last_offset, entry.producer_epoch)
@@ -374,8 +383,7 @@ def _last_records(log: Log) -> Generator[None, None, dict[int, LastRecord]]:
 
 
 def _aborted_transactions(log: Log, segments: list[Segment]) -> list[AbortedTransaction]:
-    """Return all aborted transactions that touch the segments. If a marker follows the segments, its row is in a later
-    one."""
+    """Return all aborted transactions with data in `segments`. If the marker is in a later segment, so is the row."""
     found = []
     for segment in log.segments:
         rows, complete = segment.transactions.collect(segments[0].base_offset, segments[-1].next_offset)
@@ -390,7 +398,7 @@ def _follow_one_another(segments: list[Segment], group: list[Segment]) -> bool:
 
 
 def _remove_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Remove the files of a cancelled cleaning; after a swap there are none."""
+    """Remove the files that a cancelled cleaning has left. A completed swap has left no files."""
     for kind in SEGMENT_SUFFIXES:
         path = os.path.join(directory, file_name(base_offset, kind) + CLEANED_SUFFIX)
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The two passes of compaction: `index_batches` finds the last offset of each key, `SegmentWriter` copies the batches.
 
 Both run in a worker thread on files that do not change. They hold the GIL only for transactional or compressed batches,
-and while they enter finished batches into the indexes of the new segment.
+and while they add index entries to the new segment.
 """
 from typing import NamedTuple
 
@@ -31,8 +31,10 @@ NO_LAST_OFFSET = -1
 
 
 class LastRecord(NamedTuple):
-    """The last data batch of an active producer, which must survive. If no data batch of the producer's epoch is known,
-    `last_offset` is NO_LAST_OFFSET, and the marker with that epoch must survive.
+    """The last data batch of an active producer. Compaction must keep the header of this batch.
+
+    If no data batch of the producer's current epoch is known, `last_offset` is NO_LAST_OFFSET. Compaction must then
+    keep the marker with that epoch.
     """
 
     last_offset: int
@@ -40,7 +42,9 @@ class LastRecord(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """The limits of one cleaning: times in ms, producers by id, and the high watermark when the cleaning started."""
+    """The facts by which one cleaning decides which records to keep. Times are in ms. `last_records` maps producer ids
+    to last records. `high_watermark` is the value at the start of the cleaning.
+    """
 
     now_ms: int
     delete_retention_ms: int
@@ -58,7 +62,7 @@ cdef class _Buffer:
         free(self.data)
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL nogil:
-        """Return the address for `size` more bytes, without changing `used`."""
+        """Make room for `size` more bytes, and return the address of the room. `used` does not change."""
         cdef uint8_t *wider
         if self.used + size > self.capacity:
             wider = <uint8_t *>realloc(self.data, 2 * self.used + size)
@@ -75,7 +79,9 @@ cdef inline bint is_plain(const BatchFields *batch) noexcept nogil:
 
 
 cdef bint may_drop(transactions, const uint8_t *data, const BatchFields *batch) except -1:
-    """Return whether a transactional or control batch is aborted data, or a marker without data of its transaction."""
+    """Return whether a batch can be dropped: aborted data, or a marker of a transaction that has no data left. `batch`
+    is a transactional or a control batch.
+    """
     cdef Marker marker
     if not batch.attributes & CONTROL_BIT:
         return transactions.drops_data(batch.producer_id, batch_last_offset(batch))
@@ -91,7 +97,7 @@ cdef object refusal(BatchWalk walk, error):
 
 
 cdef int check_walk(BatchWalk walk) except -1:
-    """Raise CorruptLogError if a walk stopped before its end."""
+    """Raise CorruptLogError if `walk` stopped at bytes that are not a batch."""
     if walk.fault != HEADER_READ:
         raise CorruptLogError(f'{walk.file.path}: found no batch at {walk.position}, '
                               f'expected one before the end at {walk.end}')
@@ -99,7 +105,9 @@ cdef int check_walk(BatchWalk walk) except -1:
 
 
 cdef int check_crc(BatchWalk walk) except -1 nogil:
-    """Raise CorruptLogError for a bad checksum. A copy of the batch would get a new, valid checksum."""
+    """Raise CorruptLogError if the current batch has a bad checksum. A rewritten copy would get a valid checksum and so
+    hide the damage.
+    """
     cdef const uint8_t *data = walk.data()
     if crc32c_update(0, data + ATTRIBUTES_AT, batch_size_bytes(&walk.fields) - ATTRIBUTES_AT) != walk.fields.crc:
         with gil:
@@ -120,10 +128,11 @@ cdef int check_end(const Cursor *cursor) except -1 nogil:
 
 def index_batches(OffsetMap keys not None, transactions, File file not None, int64_t position, int64_t end,
                   int64_t start_offset, int64_t budget_bytes, int64_t window_bytes) -> tuple[int, bool]:
-    """Enter the keys of committed records from `start_offset` on into `keys`, for batches from `position` to `end`.
+    """Add the keys of committed records to `keys`. Read the batches between the file positions `position` and `end`.
 
-    Return the position where it stopped, at the latest after `budget_bytes`, and whether the map is full.
-    Raise CorruptLogError, OSError.
+    Skip records with offsets below `start_offset`, and stop at the first batch that begins `budget_bytes` or more
+    behind `position`. Return the position where the reading stopped, and whether `keys` is full. Raise CorruptLogError,
+    OSError.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, window_bytes)
     cdef bint full = False
@@ -141,8 +150,8 @@ def index_batches(OffsetMap keys not None, transactions, File file not None, int
 
 
 cdef bint index_batch(OffsetMap keys, transactions, BatchWalk walk, int64_t start_offset) except -1 nogil:
-    """Enter the keys of a batch. Return False if the map is full; then `latest_offset` is the offset of the last key
-    that fitted.
+    """Add the keys of the current batch to `keys`. Return False if `keys` is full. `keys.latest_offset` is then the
+    offset of the last record whose key was added.
     """
     cdef const uint8_t *data = walk.data()
     cdef bint has_keys = True
@@ -190,9 +199,9 @@ cdef struct Kept:
 
 
 cdef class SegmentWriter:
-    """Copies batches into the new segment `target`, without obsolete records.
+    """Copies batches without their obsolete records into the new segment `target`.
 
-    Batches above `keys.latest_offset` are copied whole: later keys may not have fitted into the map.
+    Batches above `keys.latest_offset` are copied whole, because `keys` may lack the keys of later records.
 
     Raises CorruptLogError, OSError.
     """
@@ -206,10 +215,12 @@ cdef class SegmentWriter:
     cdef int64_t window_bytes
     cdef _Buffer output              # whole batches that are not yet in the segment
     cdef _Buffer kept                # the retained records of one batch
-    cdef _Buffer rebased             # the same records with other timestamp deltas
+    cdef _Buffer rebased             # a copy of `kept` with other timestamp deltas
 
     def __init__(self, Segment target not None, OffsetMap keys not None, transactions, retention, int64_t window_bytes):
-        """Create; `transactions` is shared by consecutive segments. From now on, its rows go to this segment."""
+        """Create. All segments of a cleaning share `transactions`. Its rows go to the transaction index of `target`
+        from now on.
+        """
         self.target = target
         self.keys = keys
         self.transactions = transactions
@@ -224,7 +235,9 @@ cdef class SegmentWriter:
         self.rebased = _Buffer()
 
     def copy(self, File file not None, int64_t position, int64_t end, int64_t budget_bytes) -> int:
-        """Copy the retained part of the batches from `position` to `end`, up to `budget_bytes`. Return its end."""
+        """Copy the retained records of the batches between `position` and `end`, up to `budget_bytes`. Return the
+        position behind the last batch that was read.
+        """
         cdef BatchWalk walk = walk_batches(file, position, end, self.window_bytes)
         try:
             while walk.next_position < end and walk.next_position - position < budget_bytes:
@@ -240,7 +253,7 @@ cdef class SegmentWriter:
         return walk.next_position
 
     def finish(self) -> None:
-        """Complete the segment: trim its files and sync them."""
+        """Complete the new segment: trim its files and sync them."""
         cdef File file
         self.target.seal()
         for file in self.target.files_to_sync(sealed=True):
@@ -291,8 +304,9 @@ cdef class SegmentWriter:
         return 0
 
     cdef int copy_husk(self, const BatchFields *batch) except -1 nogil:
-        """Copy only the header of a batch, if no other batch preserves the producer's last sequence or epoch, or the
-        end of the log."""
+        """Copy the header of a batch without retained records, if the header is still needed. It is needed if no other
+        batch preserves the producer's last sequence or epoch, or the end of the log.
+        """
         cdef BatchFields husk = batch[0]
         if batch_last_offset(batch) + 1 != self.high_watermark:
             if batch.producer_id < 0:
@@ -314,7 +328,9 @@ cdef class SegmentWriter:
         return last.last_offset == batch_last_offset(batch)
 
     cdef int copy_records(self, const uint8_t *data, const BatchFields *batch, bint is_marker_to_go) except -1 nogil:
-        """Copy the current records, and set a delete horizon if some of them expire later."""
+        """Copy the records of a batch that are not obsolete. Set a delete horizon if the copy has records that expire
+        later.
+        """
         cdef Cursor cursor
         cdef Kept kept
         cdef BatchFields changed
@@ -349,9 +365,8 @@ cdef class SegmentWriter:
         return self.put_records(&changed, self.rebased)
 
     cdef int filter(self, Cursor cursor, const BatchFields *batch, Kept *kept) except -1 nogil:
-        """Copy the current records of a batch into `kept`.
-
-        Their deltas refer to header fields that do not change, so their bytes do not change either.
+        """Copy the records of a batch that are not obsolete into `kept`. The copied bytes do not change: the deltas in
+        a record refer to header fields that keep their values.
         """
         cdef RecordFields record
         cdef const uint8_t *start
@@ -379,7 +394,9 @@ cdef class SegmentWriter:
         return 0
 
     cdef bint counts(self, const RecordFields *record, const BatchFields *batch) noexcept nogil:
-        """Return whether a record is the last of its key. A tombstone counts until its horizon, if that is set."""
+        """Return whether to keep a record: it is the last one with its key, is a marker, or is above
+        `keys.latest_offset`. A tombstone is kept until the batch's delete horizon, if that is set.
+        """
         cdef int64_t offset = batch.base_offset + record.offset_delta
         if batch.attributes & CONTROL_BIT or offset > self.keys.latest_offset:
             return True
@@ -389,7 +406,7 @@ cdef class SegmentWriter:
                 or self.now_ms < batch.base_timestamp_ms)
 
     cdef int put_records(self, const BatchFields *batch, _Buffer records) except -1 nogil:
-        """Add a batch with these records, in its own codec."""
+        """Write a batch with these records to the output, compressed as the original batch was."""
         cdef int codec = batch.attributes & COMPRESSION_MASK
         if not codec:
             return self.put_batch(batch, records.data, records.used)
@@ -407,7 +424,7 @@ cdef class SegmentWriter:
 
 
 cdef int rebase_records(_Buffer records, int32_t count, int64_t shift_ms, _Buffer rebased) except -1 nogil:
-    """Copy the records with `shift_ms` added to their timestamp deltas."""
+    """Copy records into `rebased`. Add `shift_ms` to their timestamp deltas."""
     cdef Cursor cursor, body
     cdef int64_t delta_ms
     cdef Py_ssize_t size

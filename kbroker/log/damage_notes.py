@@ -1,8 +1,11 @@
-"""`.kbroker_damage`: the damage that starts have found in a log directory, until an operator accepts it.
+"""Reads and writes `.kbroker_damage`: notes of the damage that starts have found in a log directory.
 
-A start rewrites checkpoints and derived files, and with them the traces of damage. The notes preserve the traces for
-`kbroker-check`. They keep a partition out of service until its files are as its note says. Each line is the JSON of one
-partition, with '' and -1 for files that belong to no partition. Apache Kafka ignores the file.
+A note stays until an operator accepts the damage. A start rewrites checkpoints and derived files, which removes the
+traces of damage. The notes preserve these traces for `kbroker-check`. A note also keeps a partition out of service
+until the partition's files match the note.
+
+Each line of the file is a JSON object for one partition. Files that belong to no partition have the topic '' and the
+partition -1. Apache Kafka ignores the file.
 """
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ METADATA: TopicPartition = ('__cluster_metadata', 0)
 
 
 class State(enum.Enum):
-    """The treatment of a noted partition at each start."""
+    """The way in which a start treats a partition that has a note."""
 
     OFFLINE = 'offline'
-    """The partition is not served until its files are as noted, or an operator accepts the loss."""
+    """The partition is not served until its files match the note, or an operator accepts the loss."""
     SERVED = 'served'
-    """The partition is served. The note is for `kbroker-check`."""
+    """The partition is served. The note is only for `kbroker-check`."""
     ACCEPTED = 'accepted'
     """The next start accepts the partition's files, and removes the note."""
 
@@ -41,9 +44,9 @@ class DamageNote:
     state: State
     damages: list[Damage] = field(default_factory=list)
     row: str = ''
-    """The partition's row in the inventory, '' if there was none."""
+    """The partition's row in the inventory, '' if it had no row."""
     expected_end_offset: int = 0
-    """The offset that the log must reach, if there is no row."""
+    """The end offset that the log must at least have. It is used if `row` is ''."""
 
     def encode(self) -> str:
         return json.dumps({'topic': self.key[0], 'partition': self.key[1], 'state': self.state.value,
@@ -52,14 +55,14 @@ class DamageNote:
 
     @classmethod
     def decode(cls, line: str) -> DamageNote:
-        """Parse a line of the file. Raise ValueError, KeyError or TypeError if it is no note."""
+        """Parse a line of the file. Raise ValueError, KeyError or TypeError if the line is not a note."""
         found = json.loads(line)
         return cls((found['topic'], found['partition']), State(found['state']),
                    [Damage(*damage) for damage in found['damages']], found['row'], found['expectedEndOffset'])
 
 
 def read_notes(fs: FileSystem, log_directory: str) -> dict[TopicPartition, DamageNote]:
-    """Return the notes of a log directory. Raise LogDirectoryError if the file cannot be understood, OSError."""
+    """Return the notes of a log directory. Raise LogDirectoryError if the file is malformed. Raise OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if not fs.exists(path):
         return {}
@@ -75,7 +78,7 @@ def read_notes(fs: FileSystem, log_directory: str) -> dict[TopicPartition, Damag
 
 
 def write_notes(fs: FileSystem, log_directory: str, notes: dict[TopicPartition, DamageNote]) -> None:
-    """Replace the notes of a log directory durably; without notes, remove the file. Raise OSError."""
+    """Replace the notes of a log directory durably. If `notes` is empty, remove the file. Raise OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if notes:
         content = ''.join(f'{note.encode()}\n' for note in notes.values())

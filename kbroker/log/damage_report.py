@@ -1,5 +1,7 @@
-"""Reports the damage of a log directory for `kbroker-check`, as starts noted it or the inventory shows it, and accepts
-it."""
+"""Reports and accepts the damage of a log directory, for `kbroker-check`.
+
+Damage is known from the notes of earlier starts, or from a comparison with the inventory.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +32,7 @@ HINTS = {
     State.SERVED: ('a start found this', 'nothing, if the records are not missed: {accept} removes this note'),
     State.ACCEPTED: ('accepted: the next start takes it as it is', 'start the broker'),
 }
-"""The description of a note in each state, and the advice."""
+"""Maps each state of a note to its description and the advice to the operator."""
 CHANGED = ('changed since the last clean stop',
            'restore the files of the last clean stop from a backup. Without one, {accept} lets the next start serve '
            'what is there')
@@ -48,9 +50,9 @@ def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
 
 
 def new_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
-    """Return what has changed since the last clean stop, if the next start will compare it. Raise OSError.
+    """Return the differences from the inventory that the next start will find. Raise OSError.
 
-    Files that cannot be read are left to the checks of their contents.
+    Files that cannot be read are omitted: the checks of their contents report them.
     """
     try:
         notes = read_notes(fs, log_directory)
@@ -58,7 +60,7 @@ def new_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
         return [_finding(damage, CHANGED if damage.is_loss else REBUILT, is_error=True)
                 for _, damage in _differences(fs, log_directory, undecided)]
     except LogDirectoryError:
-        return []       # the notes are reported
+        return []       # `noted_damage` reports the notes
     except CorruptLogError as error:
         return [Finding.of(Severity.ERROR, os.path.join(log_directory, INVENTORY_FILE), -1, str(error), None,
                            'nothing: the next start compares less, and writes another one when it stops')]
@@ -71,8 +73,9 @@ def _finding(damage: Damage, hint: tuple[str, str], *, is_error: bool) -> Findin
 
 def _differences(fs: FileSystem, log_directory: str,
                  except_for: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, Damage]]:
-    """Yield the differences from the inventory, if no broker has started since it was written. Raise CorruptLogError,
-    OSError."""
+    """Yield the differences from the inventory. Yield nothing if a broker has started since the inventory was written.
+    Raise CorruptLogError, OSError.
+    """
     inventory = trusted_inventory(fs, log_directory)
     if inventory is None:
         return
@@ -107,7 +110,9 @@ def trusted_inventory(fs: FileSystem, log_directory: str) -> Inventory | None:
 
 
 def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
-    """Return the damage to logs among `findings` that a start mends once an operator has accepted it."""
+    """Return the errors from `findings` that mean damage to a log. A start mends this damage after an operator has
+    accepted the loss.
+    """
     return [Damage(finding.file, 'a sound batch', finding.message.removeprefix('found '), True) for finding in findings
             if finding.severity is Severity.ERROR
             and finding.remedy in (Remedy.KEEP_SOUND_BATCHES, Remedy.CUT_TORN_TAIL)]
@@ -115,10 +120,11 @@ def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
 
 def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | None,
                   found: Mapping[TopicPartition, list[Damage]], *, metadata: bool) -> list[TopicPartition]:
-    """Let the next start accept that records are lost, and remove notes of damage. Return what was accepted.
+    """Let the next start accept that records are lost, and remove notes of damage. Return the accepted damage.
 
-    `found` is the damage that no start has noted. `only` restricts it to one partition; `metadata` accepts the
-    metadata log, too. The caller holds the lock. Raise OSError, CorruptLogError, LogDirectoryError.
+    `found` is the damage that no start has noted. `only` restricts the call to one partition. With `metadata`, damage
+    of the metadata log is accepted too. The caller must hold the lock of the log directory. Raise OSError,
+    CorruptLogError, LogDirectoryError.
     """
     notes = read_notes(fs, log_directory)
     accepted: dict[TopicPartition, None] = {}
@@ -149,7 +155,7 @@ def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | Non
 
 
 def forget_partitions(fs: FileSystem, log_directory: str, keys: Collection[TopicPartition]) -> None:
-    """Remove partitions from the inventory: a repair has changed their files. Raise OSError."""
+    """Remove partitions from the inventory, because a repair has changed their files. Raise OSError."""
     try:
         inventory = read_inventory(fs, log_directory)
     except CorruptLogError:

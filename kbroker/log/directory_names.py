@@ -1,4 +1,4 @@
-"""The names of files and directories in a log directory, and their meaning."""
+"""Parses and creates the names of directories in a log directory."""
 import re
 import uuid
 from typing import NamedTuple
@@ -7,15 +7,16 @@ LOCK_FILE = '.lock'
 CLEAN_SHUTDOWN_FILE = '.kafka_cleanshutdown'
 METADATA_DIRECTORY = '__cluster_metadata-0'
 NOT_PARTITIONS = {METADATA_DIRECTORY, 'remote-log-index-cache'}
-"""Directories that are not partitions: the metadata log and Kafka's cache of remote indexes."""
+"""The directories that are not partitions of a topic: the metadata log and Kafka's cache of remote indexes."""
 
 LONGEST_NAME = 255
 LONGEST_TOPIC = 249
 
 
 class DirectoryName(NamedTuple):
-    """The parts of a name: `orders-3` is ('orders', 3, ''). A partition with 'delete', 'stray' or 'future' as third
-    part is not in use."""
+    """The parts of a name: `orders-3` is ('orders', 3, ''). The third part is the state: '' in use; 'delete', 'stray'
+    or 'future' out of use.
+    """
 
     topic: str
     partition: int
@@ -32,7 +33,8 @@ def parse_directory_name(name: str) -> DirectoryName | None:
 
 
 def name_out_of_use(topic: str, partition: int, state: str) -> str:
-    """Return a new name for a directory that is to be deleted or set aside. A long topic name is cut, so that the name
-    is a valid file name."""
+    """Return a new name for a directory that is to be deleted or set aside. A long topic name is shortened, so that the
+    result is a valid file name.
+    """
     suffix = f'-{partition}.{uuid.uuid4().hex}-{state}'
     return topic[:LONGEST_NAME - len(suffix)] + suffix

@@ -3,11 +3,11 @@ cimport kbroker.wire.bytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 
 cpdef enum:
-    INDEX_VALUE_BYTES = 4       # of the int32 behind the key in an entry of `.index` and `.timeindex`
+    INDEX_VALUE_BYTES = 4       # the size of the int32 value behind the key in an `.index` or `.timeindex` entry
     SNAPSHOT_VERSION = 1
 
 
-cdef extern from *:             # as kbroker/wire/bytes.pxd defines them
+cdef extern from *:             # kbroker/wire/bytes.pxd defines these functions
     int16_t big_endian_int16 "KB_BE16"(int16_t value) noexcept nogil
     int32_t big_endian_int32 "KB_BE32"(int32_t value) noexcept nogil
     int64_t big_endian_int64 "KB_BE64"(int64_t value) noexcept nogil
@@ -15,11 +15,11 @@ cdef extern from *:             # as kbroker/wire/bytes.pxd defines them
 
 cdef packed struct SnapshotHead:
     int16_t version
-    uint32_t crc                # CRC-32C of all bytes from `count` on
-    int32_t count               # of entries
+    uint32_t crc                # the CRC-32C of `count` and all bytes behind it
+    int32_t count               # the number of entries
 
 
-cdef packed struct SnapshotEntry:       # a producer, with the last batch of its epoch
+cdef packed struct SnapshotEntry:       # one producer and the last batch of its current epoch
     int64_t producer_id
     int16_t producer_epoch
     int32_t last_sequence               # -1: no batch is known

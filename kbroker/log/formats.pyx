@@ -1,4 +1,5 @@
-"""The layouts of the files that accompany a `.log`, declared once for C and for Python. All integers are big-endian.
+"""The layouts of the files that belong to a `.log` file, declared once for C and for Python. All integers are
+big-endian.
 
 `.index`       entries, keys grow: the last offset of a batch - base offset; position of that batch in the .log
 `.timeindex`   entries, keys grow: greatest timestamp in the segment so far; last offset of its batch - base offset
@@ -31,7 +32,7 @@ def whole_entries(layout, data):
 
 
 def offset_columns(data):
-    """Return the keys and the values of an `.index`, as arrays. `data` is a number of whole entries."""
+    """Return the keys and the values of an `.index`, as two arrays. `data` must consist of whole entries."""
     numbers = array('i', data)
     if sys.byteorder == 'little':
         numbers.byteswap()
@@ -49,12 +50,13 @@ cdef uint32_t write_head(SnapshotHead *head, int32_t count) noexcept nogil:
 
 
 cdef void seal_head(SnapshotHead *head, uint32_t crc) noexcept nogil:
-    """Write the CRC, which covers the count and all entries."""
+    """Write the CRC to the head. `crc` covers the count and all entries."""
     head.crc = <uint32_t>big_endian_int32(<int32_t>crc)
 
 
 def snapshot_head(bytes data not None):
-    """Return the fields of the head at the start of `data` by name. Raise ValueError if it is shorter."""
+    """Return {field name: value} of the head at the start of `data`. Raise ValueError if `data` is shorter than a head.
+    """
     cdef SnapshotHead head
     if len(data) < <Py_ssize_t>sizeof(SnapshotHead):
         raise ValueError(f'found {len(data)} bytes, expected a head of {sizeof(SnapshotHead)}')
@@ -64,7 +66,9 @@ def snapshot_head(bytes data not None):
 
 
 def snapshot_entry(bytes data not None, Py_ssize_t number):
-    """Return the fields of an entry of a snapshot by name. Raise IndexError if `data` ends before its end."""
+    """Return {field name: value} of entry `number` of a snapshot, counted from 0. Raise IndexError if `data` ends
+    before the end of the entry.
+    """
     cdef SnapshotEntry entry
     if not 0 <= number < (len(data) - <Py_ssize_t>sizeof(SnapshotHead)) // <Py_ssize_t>sizeof(SnapshotEntry):
         raise IndexError(f'found {len(data)} bytes, expected an entry {number}')
