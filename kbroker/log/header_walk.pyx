@@ -1,7 +1,7 @@
-"""Walks over a log file. They read batch headers, and the one record of each marker.
+"""Walks over the batches of a log file. A walk reads only batch headers, and the single record of each marker.
 
-A walk ends at `end` or before the first bytes that are not a whole batch. The caller decides whether those bytes are
-an unfinished write, a torn tail, or damage.
+A walk ends at `end`, or before the first bytes that are not a whole batch. The caller decides whether these bytes are
+an unfinished write, a torn tail or damage.
 """
 from libc.stdint cimport int64_t
 
@@ -14,7 +14,9 @@ from kbroker.record.batch cimport CONTROL_BIT, NO_MARKER, Marker, batch_last_off
 
 
 cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
-    """Read the marker, if the walk's batch is one. Raise CorruptLogError, which names file and position."""
+    """Read the marker, if the current batch of the walk is one. Raise CorruptLogError with the file and the position if
+    the marker cannot be read.
+    """
     try:
         read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, marker)
     except CorruptBatchError as error:
@@ -24,8 +26,9 @@ cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
 
 
 def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset) -> int:
-    """Return the position of the first batch that ends at or above `offset`. If no batch does, return where the walk
-    ended."""
+    """Return the position of the first batch whose last offset is at or above `offset`. If there is none, return the
+    position where the walk ended.
+    """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     while walk.next():
         if batch_last_offset(&walk.fields) >= offset:
@@ -34,8 +37,9 @@ def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset
 
 
 def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, int]:
-    """Return the position behind the last whole batch, and the offset that follows that batch. The offset is -1 if
-    there is no batch."""
+    """Return the position behind the last whole batch, and the next offset after this batch. The offset is -1 if there
+    is no batch.
+    """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef int64_t next_offset = -1
     while walk.next():
@@ -44,9 +48,8 @@ def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, in
 
 
 def replay_headers(ProducerStateTable producers not None, File file not None, int64_t position, int64_t end) -> int:
-    """Apply the batches from `position` on to `producers`. Return where the walk ended.
-
-    Raise CorruptLogError if the record of a marker extends beyond its batch.
+    """Apply the batches between `position` and `end` to `producers`. Return the position where the walk ended. Raise
+    CorruptLogError if the record of a marker extends beyond its batch.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef Marker marker
@@ -62,6 +65,7 @@ def replay_headers(ProducerStateTable producers not None, File file not None, in
 
 
 def find_sound_batch(File file not None, int64_t position, int64_t end) -> int:
-    """Search for a whole batch with a valid checksum at every byte from `position` on. Return where the first begins,
-    or -1."""
+    """Return the position of the first whole batch with a valid checksum between `position` and `end`, or -1. Try every
+    byte.
+    """
     return find_batch(file, position, end)

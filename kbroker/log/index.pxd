@@ -21,7 +21,7 @@ cdef class Index:
     cdef bint sealed
     cdef const uint8_t *mapped
     cdef size_t mapped_bytes
-    cdef uint8_t *tail          # room for TAIL_ENTRIES while entries are added
+    cdef uint8_t *tail          # memory for TAIL_ENTRIES entries, while the index accepts entries
 
     cdef const uint8_t *entry(self, int64_t number) noexcept
     cdef int make_room(self) except -1

@@ -1,10 +1,11 @@
 """Sparse indexes of a segment: offset -> position (`.index`) and timestamp -> offset (`.timeindex`).
 
-`formats` has the bytes of an entry: a key, and an int32 as its value. Keys grow strictly. An index file is created for
-its first entry, or by a clean stop. A segment of a few KiB has no entry. While entries are added, it has its full size:
-the unused part is zeros, in a sparse file. Sealing trims it. After an unclean stop, an unsealed index is rebuilt and
-never read. For this reason the newest entries may wait in memory, and many are written at a time. Such a write can fail
-with an error, whereas a store into mapped memory would kill the process. Reads use the mapped file.
+`formats` defines the layout of an entry: a key and an int32 value. The keys of successive entries grow strictly. The
+file of an index is created when the first entry is written, or by a clean stop. A segment of a few KiB has no entry.
+While entries are added, the file is sparse and has its full size, with zeros behind the entries. Sealing the index
+trims the file. After an unclean stop, an unsealed index is rebuilt and never read. Therefore the newest entries may
+wait in memory until many can be written at a time. Entries are written by a system call, which can fail with an error.
+A failed store into mapped memory would kill the process. Reads use the mapped file.
 """
 import os
 
@@ -31,11 +32,11 @@ cdef int32_t TIME_ENTRY_BYTES = TIME_ENTRY.size
 
 
 cdef class Index:
-    """The base of both indexes: a file of entries of equal size, sorted by key. The newest entries may still be in
-    memory.
+    """The base class of OffsetIndex and TimeIndex: a file of entries of equal size, sorted by key. The newest entries
+    may still be in memory.
 
-    A new index accepts entries at once. An index that was read from the disk is sealed until `unseal`, and must pass
-    `check` before its use.
+    A new index accepts entries immediately. An existing index accepts entries only after `unseal`, and must pass
+    `check` before its first use.
     """
 
     def __init__(self, fs, str path, int64_t base_offset, int64_t max_bytes, *, int64_t file_bytes=-1):
@@ -57,7 +58,9 @@ cdef class Index:
         return self.fs.open(self.path, True)
 
     cdef int map(self) except -1:
-        """Map the file's entries into memory. The mapping of an unsealed index includes the room for later entries."""
+        """Map the file's entries into memory. If the index is not sealed, also map the part of the file for later
+        entries.
+        """
         cdef size_t needed = (self.entries - self.tail_entries) * self.entry_bytes
         cdef void *address
         cdef File file
@@ -82,7 +85,9 @@ cdef class Index:
         return 0
 
     cdef const uint8_t *entry(self, int64_t number) noexcept:
-        """Return entry `number`, which is below `entries`. If the entry is in the file, call `map` first."""
+        """Return the address of entry `number`, counted from 0. The entry must exist. If it is in the file, the caller
+        must have called `map`.
+        """
         cdef int64_t in_file = self.entries - self.tail_entries
         if number >= in_file:
             return &self.tail[(number - in_file) * self.entry_bytes]
@@ -96,7 +101,7 @@ cdef class Index:
         return read_int32(self.entry(number) + self.key_bytes)
 
     cdef int64_t sound_value(self, int64_t number) except -1:
-        """Return the value of an entry. Raise CorruptLogError for a negative value, which only damage can cause."""
+        """Return the value of entry `number`. Raise CorruptLogError if it is negative, which only damage can cause."""
         cdef int64_t value = self.read_value(number)
         if value < 0:
             raise CorruptLogError(f'{self.path}: found {value} in entry {number} of {self.entries}, '
@@ -104,7 +109,9 @@ cdef class Index:
         return value
 
     cdef int64_t search(self, int64_t target, bint by_value) except -2:
-        """Return the number of the last entry whose key (or value) is at or below `target`, -1 if there is none."""
+        """Return the number of the last entry whose key is at or below `target`, -1 if there is none. With `by_value`,
+        compare the values.
+        """
         cdef int64_t low = 0, high = self.entries, middle, found
         cdef int64_t in_file = self.entries - self.tail_entries
         cdef bint is_long = self.key_bytes == 8 and not by_value
@@ -116,8 +123,8 @@ cdef class Index:
         else:
             self.map()
             high = in_file
-        # The searched entries are contiguous. `first` is the address that entry 0 has, or would have if it were among
-        # them.
+        # The searched entries are contiguous. `first` is the address that entry 0 would have if the entries before them
+        # were contiguous, too.
         first = self.entry(low) - low * self.entry_bytes + (self.key_bytes if by_value else 0)
         while low < high:
             middle = (low + high) >> 1
@@ -130,7 +137,9 @@ cdef class Index:
         return low - 1
 
     cdef int make_room(self) except -1:
-        """Ensure that the next `put` cannot fail: the file exists in full size, and memory has a free entry."""
+        """Ensure that the next `put` cannot fail: create the file in its full size, and make room for one entry in
+        memory.
+        """
         if self.sealed:
             self.unseal()
         self.make_tail()
@@ -150,7 +159,7 @@ cdef class Index:
         return self.store(key, value)
 
     cdef int put_last(self, int64_t key, int64_t value) except -1:
-        """Add the entry that sealing adds. A sealed file needs no room for further entries."""
+        """Add the final entry before the index is sealed, without room for further entries."""
         if self.sealed:
             self.make_tail()
         else:
@@ -190,7 +199,9 @@ cdef class Index:
         return 0
 
     def seal(self) -> None:
-        """Write waiting entries and trim the file to its entries. Create a missing file."""
+        """Write the entries that are still in memory, and trim the file to its entries. Create the file if it is
+        missing.
+        """
         cdef int64_t size_bytes = self.entries * self.entry_bytes
         cdef File file
         self.unmap()
@@ -205,13 +216,13 @@ cdef class Index:
         self.tail = NULL
 
     def make(self) -> None:
-        """Create the file of an index without entries, unless it exists."""
+        """Create the file of an empty index, unless it exists."""
         if self.sealed and self.found_bytes < 0:
             self.open_file()
             self.found_bytes = 0
 
     def reset(self) -> None:
-        """Remove all entries before a rebuild."""
+        """Remove all entries, so that the index can be rebuilt."""
         cdef File file
         self.unmap()
         self.tail_entries = 0
@@ -232,7 +243,9 @@ cdef class Index:
         return 0
 
     def check(self) -> None:
-        """Raise CorruptLogError unless the file can be an index: whole entries, the last one in order."""
+        """Raise CorruptLogError if the file cannot be an index: if its size is not a multiple of the entry size, or if
+        the last entry cannot follow the first.
+        """
         if self.found_bytes < 0:
             raise CorruptLogError(f'{self.path}: found no such file, expected the index of a segment')
         if self.found_bytes % self.entry_bytes:
@@ -245,14 +258,18 @@ cdef class Index:
                                   'expected one above the first')
 
     cdef bint last_entry_is_plausible(self) noexcept:
-        """Return whether the last entry, which is mapped, can follow the first. Each index overrides this method."""
+        """Return whether the last entry can follow the first. The caller must have mapped the entries. Each subclass
+        overrides this method.
+        """
         return True
 
     def __len__(self) -> int:
         return self.entries
 
     def __getitem__(self, int64_t number) -> tuple[int, int]:
-        """Return (key, value) as stored: (relative offset, position) or (timestamp in ms, relative offset)."""
+        """Return (key, value) of entry `number` as stored: (relative offset, position) or (timestamp in ms, relative
+        offset).
+        """
         if not 0 <= number < self.entries:
             raise IndexError(f'{self.path}: entry {number} of {self.entries}')
         self.map()
@@ -263,13 +280,15 @@ cdef class Index:
             yield self[number]
 
     def sync_file(self) -> File:
-        """Return the file for a sync, after writing its waiting entries."""
+        """Write the entries that are still in memory, and return the file, which the caller must sync."""
         self.write_tail()
         return self.open_file()
 
 
 cdef class OffsetIndex(Index):
-    """`.index`. The first batch of a segment is never indexed, so a relative offset is never 0."""
+    """The `.index` of a segment: offset -> position. The first batch of a segment is never indexed, so a relative
+    offset is never 0.
+    """
 
     def __cinit__(self):
         self.entry_bytes = OFFSET_ENTRY_BYTES
@@ -285,19 +304,22 @@ cdef class OffsetIndex(Index):
         self.append(last_offset, position)
 
     cdef int64_t position_for_offset(self, int64_t offset, int64_t *indexed_offset) except -1:
-        """Return where to scan for the batch with `offset`: the indexed batch at or before `offset`, else 0.
+        """Return the position at which a scan for `offset` must begin: that of the last entry at or below `offset`, or
+        0 if there is no such entry.
 
-        Set `indexed_offset` to the offset in the entry. The batch at the returned position must begin at or below it.
+        Set `indexed_offset` to the offset in the entry. The batch at the returned position must begin at or below
+        `indexed_offset`.
         """
         cdef int64_t number = self.search(offset - self.base_offset, False)
         indexed_offset[0] = INT64_MAX if number < 0 else self.base_offset + self.read_key(number)
         return 0 if number < 0 else self.sound_value(number)
 
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
-        """Find the last indexed batch that begins at or before `position`, and set its start and its last offset.
+        """Find the last indexed batch that begins at or before `position`. Set `start` to its position and
+        `last_offset` to its last offset.
 
-        If there is none, set the start of the segment's first batch, which is not indexed, and the base offset instead
-        of its last offset.
+        If there is no such batch, set `start` to 0 and `last_offset` to the base offset of the segment: the first batch
+        of a segment is not indexed.
         """
         cdef int64_t number = self.search(position, True)
         start[0] = 0 if number < 0 else self.sound_value(number)
@@ -313,21 +335,24 @@ cdef class OffsetIndex(Index):
 
 
 cdef class TimeIndex(Index):
-    """`.timeindex`. The room for one entry is reserved for the final entry, which sealing a segment adds."""
+    """The `.timeindex` of a segment: timestamp -> offset. It reserves room for the final entry, which is added when the
+    segment is sealed.
+    """
 
     def __cinit__(self):
         self.entry_bytes = TIME_ENTRY_BYTES
         self.key_bytes = TIME_ENTRY_BYTES - INDEX_VALUE_BYTES
 
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
-        """Add an entry if its timestamp is above the last entry's. The timestamp of the first entry must be above -1,
-        which means no timestamp."""
+        """Add an entry if `timestamp_ms` is above the timestamp of the last entry. Do not add timestamp -1, which means
+        no timestamp.
+        """
         if timestamp_ms > (self.last_key if self.entries else -1):
             return self.put(timestamp_ms, offset - self.base_offset)
         return 0
 
     cdef int append_last(self, int64_t timestamp_ms, int64_t offset) except -1:
-        """Add the final entry, as `maybe_append` does. `seal` comes next."""
+        """Add the final entry under the condition of `maybe_append`. The caller must call `seal` next."""
         if timestamp_ms > (self.last_key if self.entries else -1):
             return self.put_last(timestamp_ms, offset - self.base_offset)
         return 0
@@ -339,7 +364,7 @@ cdef class TimeIndex(Index):
         return self.entries >= self.max_entries - 1
 
     cdef int64_t offset_before(self, int64_t timestamp_ms) except -1:
-        """Return an offset of the segment. Every record before it has a timestamp below `timestamp_ms`."""
+        """Return an offset of the segment such that every record below it has a timestamp below `timestamp_ms`."""
         cdef int64_t number = self.search(timestamp_ms - 1, False)
         return self.base_offset if number < 0 else self.base_offset + self.sound_value(number)
 

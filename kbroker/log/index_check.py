@@ -1,6 +1,7 @@
-"""Compares indexes with their log: each entry with its batch, as the batches are read.
+"""Compares the indexes of a segment with its log: each index entry with its batch, while the batches are read.
 
-An index is read through a window, never mapped: a running broker may trim it during the check.
+An index is read through a window and never mapped into memory, because a running broker may trim the file during the
+check.
 """
 import struct
 from collections.abc import Iterator
@@ -17,22 +18,23 @@ NO_TIMESTAMP_MS = -1
 
 
 class Fault(NamedTuple):
-    """A problem of an index."""
+    """A problem in an index file."""
 
     number: int
-    """The number of an entry; -1 for the whole file."""
+    """The number of the wrong entry, counted from 0. It is -1 if the whole file is wrong."""
     message: str
     is_harmless: bool = False
 
 
 class IndexCheck:
-    """The base of both checks. It stops at the first fault, because one wrong entry invalidates all entries after
-    it."""
+    """The base class of OffsetIndexCheck and TimeIndexCheck. A check stops at the first fault, because one wrong entry
+    invalidates all later entries.
+    """
 
     entry: struct.Struct
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
-        """Create; with `is_last` the segment may be appended to, and zeros may follow the entries."""
+        """Create. `is_last` means that a broker may append to the segment; zeros may then follow the index entries."""
         self.path = path
         self._fs = fs
         self._base_offset = base_offset
@@ -62,7 +64,7 @@ class IndexCheck:
         return chain.from_iterable(whole_entries(self.entry, window) for window in windows)
 
     def _advance(self) -> None:
-        """Step to the next entry. After a fault there is no next entry."""
+        """Step to the next index entry. After a fault, set `current` to None."""
         self.current = next(self._entries, None) if self._fault is None else None
         self._number += 1
 
@@ -71,8 +73,9 @@ class IndexCheck:
         self.current = None
 
     def _end_at_zeros(self) -> None:
-        """Check the bytes after the last entry. In a segment that is appended to they are zeros; every other index is
-        trimmed."""
+        """End the check at the first zeros. They are a fault unless a broker may append to the segment: the indexes of
+        all other segments are trimmed.
+        """
         if self._is_last:
             self.current, self._entries = None, iter(())
         else:
@@ -90,17 +93,19 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """The check of an `.index`.
+    """Checks an `.index` file, the offset index of a segment.
 
-    The cleaner of Apache Kafka 4.0 adds one entry for several batches, with the last offset of the last batch and the
-    position of the first. A search by offset then begins a little early.
+    An entry may belong to several batches: the cleaner of Apache Kafka 4.0 writes the position of the first batch and
+    the last offset of the last batch. A lookup by offset then begins to scan a little early.
     """
 
     entry = OFFSET_ENTRY
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._expected_end = -1
-        """The relative offset in an entry for several batches, at which a batch must end; -1 if no batch must."""
+        """The relative offset in the last entry. A batch must end at this offset. It is -1 if that batch was already
+        read.
+        """
         super().__init__(fs, path, base_offset, is_last=is_last)
 
     def see(self, position: int, header: BatchHeader) -> None:
@@ -122,7 +127,7 @@ class OffsetIndexCheck(IndexCheck):
                 self._advance()
 
     def _see_end(self, relative_offset: int) -> None:
-        """Compare the end of a batch with the last entry for several batches."""
+        """Compare the relative last offset of a batch with `_expected_end`."""
         if relative_offset == self._expected_end:
             self._expected_end = -1
         elif 0 <= self._expected_end < relative_offset and self._fault is None:
@@ -130,7 +135,9 @@ class OffsetIndexCheck(IndexCheck):
             self._expected_end = -1
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
-        """Return the first fault. With `is_complete` all batches were read, so a remaining entry matches no batch."""
+        """End the check and return the first fault. `is_complete` means that all batches were read, so that a remaining
+        entry matches no batch. A missing file is a fault if `is_needed`.
+        """
         if self.current is not None and self.current[0] == 0:
             self._end_at_zeros()
         if self.current is not None and is_complete:
@@ -141,9 +148,9 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """The check of a `.timeindex`.
+    """Checks a `.timeindex` file, the time index of a segment.
 
-    Earlier versions of kbroker began the index of batches without timestamps with an entry for timestamp -1.
+    If batches had no timestamps, older versions of kbroker wrote a first entry with timestamp -1.
     """
 
     entry = TIME_ENTRY
@@ -151,7 +158,7 @@ class TimeIndexCheck(IndexCheck):
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._greatest_ms = -1
         self._remark: Fault | None = None
-        """A harmless fault. It is reported if there is no other fault."""
+        """A harmless fault, which is reported only if there is no other fault."""
         super().__init__(fs, path, base_offset, is_last=is_last)
 
     def see(self, position: int, header: BatchHeader) -> None:
@@ -175,7 +182,9 @@ class TimeIndexCheck(IndexCheck):
                 self._advance()
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
-        """Return the first fault. The last entry of a rolled segment must have its greatest timestamp."""
+        """End the check and return the first fault. It is a fault if a rolled segment's last entry does not have the
+        segment's greatest timestamp.
+        """
         if self.current == (0, 0):
             self._end_at_zeros()
         if self.current is not None and is_complete:

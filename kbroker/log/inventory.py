@@ -1,13 +1,13 @@
-"""`.kbroker_inventory`: the files that a clean stop left in a log directory, with their sizes and checksums.
+"""Reads and writes `.kbroker_inventory`, which lists the files that a clean stop left in a log directory, with sizes
+and checksums.
 
-The next start compares the directory with the inventory before it writes anything. The inventory belongs to one clean
-stop: it counts only together with the `.kafka_cleanshutdown` of the same broker epoch. Each start of kbroker or Apache
-Kafka removes that file and registers with a higher epoch. So no start trusts an inventory that another broker's run has
-outdated.
+The next start compares the directory with the inventory before it writes anything. The inventory is trusted only if
+`.kafka_cleanshutdown` has the same broker epoch. Each start of kbroker or Apache Kafka removes `.kafka_cleanshutdown`
+and registers with a higher epoch. Therefore no start trusts an inventory that a later run of a broker has outdated.
 
-The file has one line of JSON about the directory, then `topic partition JSON` for each partition with records, and last
-the number of partitions and the CRC-32C of all lines above. Apache Kafka ignores the file. A partition that never held
-a record has no line. It has nothing to lose, and a clean stop does not sync it.
+The file begins with one line of JSON about the directory. A line `topic partition JSON` follows for each partition. The
+last line has the number of partitions and the CRC-32C of all lines above. Apache Kafka ignores the file. A partition
+that never held a record has no line: it has nothing to lose, and a clean stop does not sync it.
 """
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ NOTED_BESIDE = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE
 """The files outside partition directories that have a checksum in the inventory."""
 VERSION = 1
 SAMPLE_BYTES = 4096
-"""The bytes at each end of a `.log`, `.index` or `.timeindex` that its checksum covers. Other files are covered whole.
+"""The number of bytes at the start and at the end of a `.log`, `.index` or `.timeindex` that the checksum covers.
+Checksums of other files cover the whole file.
 """
 SAMPLED = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 
 class FileNote(NamedTuple):
-    """One file. `modified_ms` proves nothing about damage. It only shows a later stop that the checksum is still
-    valid."""
+    """The size, checksum and time of change of one file. `modified_ms` proves nothing about damage. It only shows a
+    later stop that the checksum is still valid.
+    """
 
     size_bytes: int
     modified_ms: int
@@ -56,8 +58,9 @@ class Damage:
     expected: str
     found: str
     is_loss: bool
-    """True if records or their offsets are lost or changed, or if a directory or pipe has the name of a file. False if
-    the file can be derived from the log."""
+    """True if records or their offsets are lost or changed, or if a directory or pipe has the name of a noted file.
+    False if the file can be rebuilt from the log.
+    """
 
     def __str__(self) -> str:
         return f'{self.file}: found {self.found}, expected {self.expected}'
@@ -65,7 +68,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionNote:
-    """A partition at a clean stop."""
+    """The state and the files of a partition at a clean stop."""
 
     topic_id: str
     """As hexadecimal digits."""
@@ -91,8 +94,9 @@ class Inventory:
     metadata_end_offset: int
     beside: dict[str, FileNote]
     rows: dict[TopicPartition, str] = field(default_factory=dict)
-    """The encoded `PartitionNote` of each partition. A note is decoded when it is needed, which is rarely more than
-    once."""
+    """Maps each partition to its encoded `PartitionNote`. A note is decoded only when it is needed, which is rarely
+    more than once.
+    """
 
     def write(self, fs: FileSystem, directory: str) -> None:
         """Replace the file durably. Raise OSError."""
@@ -106,7 +110,9 @@ class Inventory:
 
 
 def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
-    """Return the inventory, None if there is none. Raise CorruptLogError if it is damaged, OSError."""
+    """Return the inventory, or None if the file is missing. Raise CorruptLogError if the file is damaged. Raise
+    OSError.
+    """
     path = os.path.join(directory, INVENTORY_FILE)
     if not fs.exists(path):
         return None
@@ -128,8 +134,9 @@ def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
 
 
 def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
-    """Return whether the last stop was clean, and the epoch of the broker that stopped, -1 if unknown. Raise
-    OSError."""
+    """Return whether the last stop was clean, and the epoch of the broker that stopped. The epoch is -1 if unknown.
+    Raise OSError.
+    """
     path = os.path.join(directory, CLEAN_SHUTDOWN_FILE)
     if not fs.exists(path):
         return False, -1
@@ -142,7 +149,7 @@ def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
 # ---- noting ----
 
 def note_beside(fs: FileSystem, directory: str) -> dict[str, FileNote]:
-    """Return the notes of the files outside partition directories. Raise OSError."""
+    """Return {name: note} of the files outside partition directories. Raise OSError."""
     stats = fs.stats(directory)
     return {name: FileNote(*stats[name], _checksum(fs, os.path.join(directory, name), stats[name][0]))
             for name in NOTED_BESIDE if name in stats}
@@ -150,9 +157,9 @@ def note_beside(fs: FileSystem, directory: str) -> dict[str, FileNote]:
 
 def note_partition(fs: FileSystem, directory: str, topic_id: str, offsets: tuple[int, int],
                    previous: PartitionNote | None) -> PartitionNote:
-    """Return the note of a closed partition that begins and ends at `offsets`. Raise OSError.
+    """Return the note of a closed partition. `offsets` are the start and the end of its log. Raise OSError.
 
-    Files that have not changed since the `previous` note keep their checksums.
+    If a file has not changed since the `previous` note, its checksum is copied from there.
     """
     known = {} if previous is None else previous.files
     files = {}
@@ -193,8 +200,9 @@ def compare_beside(fs: FileSystem, directory: str, notes: dict[str, FileNote]) -
 def compare_partition(fs: FileSystem, directory: str, note: PartitionNote) -> list[Damage]:
     """Return the differences between a partition directory and its note. Raise OSError.
 
-    Not reported: snapshots that are missing or torn, because a clean stop does not sync them, and segments below the
-    noted ones, whose deletion a power cut can undo. Openings handle both.
+    Missing or torn snapshots are not reported, because a clean stop does not sync snapshots. Segments below the noted
+    ones are not reported either, because a power cut can undo their deletion. The opening of the partition handles both
+    cases.
     """
     if not fs.exists(directory):
         return [Damage(directory, f'a partition with the offsets {note.start_offset} to {note.end_offset - 1}',
@@ -238,7 +246,9 @@ def _compare(fs: FileSystem, directory: str, notes: dict[str, FileNote], sizes: 
 
 
 def _counts(fs: FileSystem, directory: str, name: str, sizes: dict[str, int]) -> bool:
-    """Return whether a difference in the file is damage. In a snapshot that no opening would use, it is not."""
+    """Return whether a difference in the file `name` is damage. A difference in a snapshot that no opening would use is
+    not damage.
+    """
     if not name.endswith(SNAPSHOT_SUFFIX):
         return True
     if name not in sizes:

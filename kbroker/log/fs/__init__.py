@@ -1,6 +1,5 @@
-"""The only door to the disk. A test can fail, freeze or tear any read or write behind it.
-
-Everything that the broker reads or writes goes through a `FileSystem` and its `File`s.
+"""The only way to the disk: everything that the broker reads or writes goes through a `FileSystem` and its `File`s.
+Tests replace these objects in order to fail, delay or tear any read or write.
 """
 from kbroker.log.fs.descriptors import is_shortage, shared_open_files
 from kbroker.log.fs.file import Directory, File, ReadOnlyFile

@@ -3,8 +3,8 @@ from cpython.object cimport PyObject
 
 
 cdef class Reopenable:
-    cdef Py_ssize_t slot            # among the open files, -1 while it is closed
-    cdef bint is_used               # since OpenFiles last passed it
+    cdef Py_ssize_t slot            # the index in `OpenFiles.files`, -1 while the file is closed
+    cdef bint is_used               # True if the file was used since `release` last passed it
     cdef bint awaits_sync
 
     cdef int close(self) noexcept
@@ -12,7 +12,7 @@ cdef class Reopenable:
 
 cdef class OpenFiles:
     cdef public Py_ssize_t limit
-    cdef PyObject **files           # borrowed: a file that is deallocated removes itself
+    cdef PyObject **files           # borrowed references: a file that is deallocated removes itself
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
     cdef Py_ssize_t hand

@@ -1,4 +1,4 @@
-"""Opens and syncs file descriptors, and closes some early when the process runs out of them."""
+"""Opens and syncs file descriptors. If the process runs out of descriptors, closes files that can be opened again."""
 import os
 import resource
 
@@ -11,7 +11,7 @@ from posix.unistd cimport fdatasync as c_fdatasync, fsync as c_fsync
 
 cdef enum:
     RELEASED_AT_ONCE = 64
-    FILES_SHARE = 3             # of DESCRIPTORS_SHARES
+    FILES_SHARE = 3             # of DESCRIPTORS_SHARES equal shares: the part for files
     DESCRIPTORS_SHARES = 4
 
 
@@ -27,10 +27,9 @@ cdef class Reopenable:
 
 cdef class OpenFiles:
     """The open files that can be opened again. At most `limit` files stay open, because connections need descriptors
-    too.
-
-    `release` keeps a file that was used since its last pass (the clock algorithm: a use costs one store, and no move in
-    a list). It also keeps a file whose sync is awaited, because reopening the file can lose an earlier write error.
+    too. `release` follows the clock algorithm: it keeps each file that was used since `release` last passed it. A use
+    of a file costs only one store. `release` also keeps a file whose sync is awaited, because reopening the file can
+    lose an earlier write error.
     """
 
     def __init__(self):
@@ -57,7 +56,7 @@ cdef class OpenFiles:
         return 0
 
     cdef int forget(self, Reopenable file) noexcept:
-        """Remove a file. The last file moves to its slot."""
+        """Remove a file from the open files. The last file in the array moves to the free slot."""
         self.count -= 1
         if file.slot != self.count:
             self.files[file.slot] = self.files[self.count]
@@ -92,13 +91,14 @@ def shared_open_files() -> OpenFiles:
 
 
 def is_shortage(error) -> bool:
-    """Return whether an OSError means that no file descriptor is left. A shortage is temporary, and no fault of the
-    disk."""
+    """Return whether an OSError means that no file descriptor is left. This is a temporary shortage, not a failure of
+    the disk.
+    """
     return error.errno == EMFILE or error.errno == ENFILE
 
 
 cdef int open_descriptor(str path, int flags) except -1:
-    """Open a file. If no descriptor is left, close files that can be opened again, and retry."""
+    """Open a file. If no descriptor is left, close some of the files that can be opened again, and retry."""
     try:
         return os.open(path, flags | O_CLOEXEC, 0o644)
     except OSError as error:
@@ -108,7 +108,7 @@ cdef int open_descriptor(str path, int flags) except -1:
 
 
 cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
-    """Sync a directory, or the data and the size of a file. Return 0 or the errno."""
+    """Sync a directory, or the data and the size of a file. Return 0, or the errno of a failure."""
     if (c_fsync(descriptor) if is_directory else c_fdatasync(descriptor)) == 0:
         return 0
     return errno

@@ -11,7 +11,7 @@ cdef extern from '<sys/uio.h>' nogil:
 cdef class File:
     cdef readonly str path
     cdef int descriptor
-    cdef readonly bint always_waits          # the file system cannot report what is in the page cache
+    cdef readonly bint always_waits          # True if the file system cannot report what is in the page cache
 
     cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1
     cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1

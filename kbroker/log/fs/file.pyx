@@ -1,7 +1,8 @@
-"""Open files. On the hot path a `File` is called through C methods, and the system calls run without the GIL.
+"""Reads, writes and syncs open files. The hot path calls the C methods of a `File`, whose system calls run without the
+GIL.
 
-A file closes when its last reference is dropped. A worker thread that syncs a file, and a response that sends from a
-file whose segment was deleted, hold a reference each.
+A file closes when its last reference is dropped. A worker thread holds a reference while it syncs the file. A response
+holds one while it sends from the file, even if the segment was deleted.
 """
 import os
 import stat
@@ -42,8 +43,8 @@ cdef extern from *:
 
 
 cdef enum:
-    WARM_BYTES = 1048576        # at once: the most that the kernel asks the disk for in one piece
-    SHORT_BYTES = 4096          # a read of at most this many is over sooner than the GIL is released and taken again
+    WARM_BYTES = 1048576        # for one read: the kernel requests no more from the disk at a time
+    SHORT_BYTES = 4096          # a read of this size takes less time than a release of the GIL
 
 
 cdef int fail(str path, int code) except -1:
@@ -51,7 +52,7 @@ cdef int fail(str path, int code) except -1:
 
 
 cdef int read_cached(int descriptor, uint8_t *into, size_t size, int64_t position, size_t *total) noexcept nogil:
-    """Add to `total` the number of bytes read from the page cache. Return 0 or the errno."""
+    """Read bytes that are in the page cache, and add their number to `total`. Return 0, or the errno of a failure."""
     cdef ssize_t got
     while total[0] < size:
         got = pread_nowait(descriptor, into + total[0], size - total[0], position + total[0])
@@ -65,7 +66,7 @@ cdef int read_cached(int descriptor, uint8_t *into, size_t size, int64_t positio
 
 
 cdef class File:
-    """One open file. Every method raises OSError."""
+    """One open file. Every method may raise OSError."""
 
     def __cinit__(self):
         self.descriptor = -1
@@ -79,7 +80,7 @@ cdef class File:
             c_close(self.descriptor)
 
     cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1:
-        """Write all `size` bytes. After an error any part of them may be in the file."""
+        """Write all `size` bytes. After an error, any part of the bytes may be in the file."""
         cdef ssize_t written
         cdef int code = 0
         with nogil:
@@ -97,13 +98,16 @@ cdef class File:
         return 0 if size == 0 else fail(self.path, code)
 
     cdef int pwrite_pieces(self, const iovec *pieces, int count, int64_t position) except -1:
-        """Write pieces of memory, as `pwrite` does, in one system call. `count` is at most 1024 (IOV_MAX)."""
+        """Write several pieces of memory one after another, like `pwrite`, but in one system call. `count` is at most
+        1024 (IOV_MAX).
+        """
         cdef ssize_t written
         cdef size_t size
         cdef int i
         with nogil:
             written = pwritev(self.descriptor, pieces, count, position)
-        # Write the remaining bytes piece by piece, or all bytes after an error. A persistent error occurs again there.
+        # After a short write, write the remaining bytes piece by piece. After an error, write all bytes in this way: a
+        # persistent error then occurs again.
         written = max(written, <ssize_t>0)
         for i in range(count):
             size = pieces[i].iov_len
@@ -114,7 +118,7 @@ cdef class File:
         return 0
 
     cdef int64_t pread(self, uint8_t *into, size_t size, int64_t position) except -1:
-        """Read `size` bytes, or fewer at the end of the file. Return the number."""
+        """Read `size` bytes, or fewer at the end of the file. Return the number of bytes read."""
         cdef ssize_t got
         cdef size_t total = 0
         cdef int code = 0
@@ -131,10 +135,11 @@ cdef class File:
         return total if code == 0 else fail(self.path, code)
 
     cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
-        """Read up to `size` bytes that are in the page cache from `position` on. Never wait for the disk.
+        """Read up to `size` bytes at `position`, as far as they are in the page cache. Return the number of bytes read.
+        Never wait for the disk.
 
-        A result below `size`, which may be 0, means that the file ends there or that the next bytes are not cached.
-        `warm` fetches those. If the file system cannot report what it has cached, read as `pread` does.
+        A result below `size` means that the file ends behind the read bytes, or that the next bytes are not cached.
+        `warm` brings bytes into the cache. If the file system cannot report which bytes are cached, read like `pread`.
         """
         cdef size_t total = 0
         cdef int code
@@ -151,14 +156,16 @@ cdef class File:
         return total if code == 0 else fail(self.path, code)
 
     cdef int fdatasync(self) except -1:
-        """Make the data and the size durable, as `sync` does."""
+        """Make the data and the size of the file durable, like `sync`."""
         cdef int code
         with nogil:
             code = sync_descriptor(self.descriptor, False)
         return 0 if code == 0 else fail(self.path, code)
 
     cdef int truncate(self, int64_t size) except -1:
-        """Set the size. Free the space that `allocate` reserved beyond it, even if the size does not change."""
+        """Set the size of the file. Free the space that `allocate` has reserved beyond this size, even if the size does
+        not change.
+        """
         cdef int result, code
         with nogil:
             result = ftruncate(self.descriptor, size)
@@ -166,9 +173,10 @@ cdef class File:
         return 0 if result == 0 else fail(self.path, code)
 
     cdef int allocate(self, int64_t position, int64_t size) except -1:
-        """Reserve space for later writes without changing the file's size. An fdatasync then has less to do.
+        """Reserve disk space for later writes without changing the file's size, so that a later fdatasync has less to
+        do.
 
-        Return 1, or 0 if no space can be reserved. If the space is missing then, the later write fails.
+        Return 1, or 0 if the space cannot be reserved. After 0, a later write fails if the disk is full.
         """
         cdef int result, code
         with nogil:
@@ -199,12 +207,14 @@ cdef class File:
         return data if got == size else data[:got]
 
     def read_cached_at(self, Py_ssize_t size, int64_t position) -> bytes:
-        """Return up to `size` bytes that are in the page cache from `position` on."""
+        """Return up to `size` bytes at `position`, as far as they are in the page cache."""
         cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
         return data[:self.pread_cached(<uint8_t *>PyBytes_AS_STRING(data), size, position)]
 
     def warm(self, int64_t size, int64_t position) -> None:
-        """Bring `size` bytes into the page cache. For a worker thread: it waits for the disk, without the GIL."""
+        """Bring `size` bytes at `position` into the page cache. Call this in a worker thread: it waits for the disk,
+        without the GIL.
+        """
         cdef int64_t step = min(size, <int64_t>WARM_BYTES), got
         cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
         if scratch == NULL:
@@ -220,10 +230,11 @@ cdef class File:
             free(scratch)
 
     def rewrite(self, int64_t position, int64_t end) -> None:
-        """Read the bytes from `position` to `end`, and write them again.
+        """Read the bytes between `position` and `end`, and write the same bytes again. The caller must call `sync`
+        afterwards.
 
-        After a failed sync, Linux may count data as written that the disk never got. Later syncs skip such data until
-        it is written again. The caller calls `sync` afterwards.
+        After a failed sync, Linux may treat data as written although the disk never received it. Later syncs skip this
+        data until it is written again.
         """
         cdef int64_t step = min(end - position, <int64_t>WARM_BYTES), got
         cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
@@ -241,10 +252,10 @@ cdef class File:
             free(scratch)
 
     def forget_errors(self) -> None:
-        """Let `sync` report only the errors of later writes.
+        """Forget the errors of earlier writes, so that `sync` reports only errors of later writes.
 
-        Call this only if everything unsynced in the file is then written again. Linux reports the error of an earlier
-        write to the next sync of the file, even to a sync by another process.
+        The caller must write everything unsynced in the file again. Without this call, Linux reports the error of an
+        earlier write to the next sync of the file, even if another process made the write.
         """
         with nogil:
             sync_file_range(self.descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)     # it reports, too
@@ -253,13 +264,12 @@ cdef class File:
         self.truncate(size)
 
     def sync(self) -> None:
-        """Make all written bytes durable. Never call this again after an error: the content of the disk is then
-        unknown."""
+        """Make all written bytes durable. Do not retry after an error: the content of the disk is then unknown."""
         self.fdatasync()
 
 
 cdef class Directory(File):
-    """An open directory. `sync` makes durable which names were created, renamed or removed in it."""
+    """An open directory. `sync` makes the creation, renaming and removal of names in it durable."""
 
     def __init__(self, str path):
         self.path = path
@@ -284,10 +294,8 @@ cdef class WholeFileSystem(Directory):
 
 
 cdef class ReadOnlyFile(File):
-    """A file opened for reading: the kernel refuses every change.
-
-    Only a regular file opens. A directory that belongs to another program may contain a pipe, and opening a pipe waits
-    for its other end.
+    """A file opened only for reading: the kernel refuses every change. Anything but a regular file is refused. A
+    directory that belongs to another program may contain a pipe, and opening a pipe would wait for its other end.
     """
 
     def __init__(self, str path):

@@ -12,23 +12,25 @@ from kbroker.log.fs import record_lock
 from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 
 MOST_READ_BYTES = 1 << 30
-"""The largest file that is read as a whole: checkpoints, snapshots and transaction indexes are far smaller."""
+"""The maximum size of a file that is read whole, in bytes. Checkpoints, snapshots and transaction indexes are far
+smaller.
+"""
 SMALL_FILE_BYTES = 64 * 1024
-"""The largest size of a file that has only a few lines."""
+"""The maximum size of a file that has only a few lines, in bytes."""
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 """True if the kernel's syncfs hides write errors."""
 
 
 NO_FILE = -2
-"""Reported as the size of a directory, a pipe, a socket, a device or a broken link."""
+"""The size that `sizes` reports for a directory, a pipe, a socket, a device or a broken link."""
 KINDS = {stat.S_IFREG: 'a file', stat.S_IFDIR: 'a directory', stat.S_IFIFO: 'a named pipe', stat.S_IFSOCK: 'a socket'}
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a file, or a link to one."""
+    """Return whether a directory entry is a regular file, or a link to one."""
     try:
         return entry.is_file()
-    except OSError:         # links in a circle
+    except OSError:         # a link that leads to itself
         return False
 
 
@@ -44,13 +46,13 @@ def sync_inline(files: Iterable[File], done: Callable[[OSError | None], object])
 
 
 class FileSystem:
-    """The machine's file system. Every method raises OSError."""
+    """The machine's file system. Every method may raise OSError."""
 
     def open(self, path: str, create: bool = False) -> File:
         return File(path, create)
 
     def open_to_read(self, path: str) -> File:
-        """Open a file that the process may have no right to write to."""
+        """Open a file only for reading. The process needs no right to write to it."""
         return ReadOnlyFile(path)
 
     def open_directory(self, path: str) -> File:
@@ -63,7 +65,7 @@ class FileSystem:
         return os.path.exists(path)
 
     def subdirectories(self, path: str) -> list[str]:
-        """Return the names of the subdirectories."""
+        """Return the names of the subdirectories of `path`."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
 
@@ -74,7 +76,9 @@ class FileSystem:
         return os.stat(path).st_size
 
     def sizes(self, path: str) -> dict[str, int]:
-        """Return the sizes of the files in a directory by name, and NO_FILE for everything that is no regular file."""
+        """Return {name: size in bytes} of the entries of a directory. The size is NO_FILE for an entry that is not a
+        regular file.
+        """
         with os.scandir(path) as entries:
             return {entry.name: entry.stat().st_size if _is_file(entry) else NO_FILE for entry in entries}
 
@@ -87,13 +91,14 @@ class FileSystem:
         return KINDS.get(stat.S_IFMT(mode), 'a device')
 
     def stats(self, path: str) -> dict[str, tuple[int, int]]:
-        """Return (size, time of the last change in ms) of each file and directory in a directory, by name."""
+        """Return {name: (size in bytes, time of the last change in ms)} of the files and subdirectories of a directory.
+        """
         with os.scandir(path) as entries:
             return {entry.name: (state.st_size, state.st_mtime_ns // 1_000_000)
                     for entry in entries for state in (entry.stat(),)}
 
     def modified_ms(self, path: str) -> int:
-        """Return the wall-clock time of the last change, in milliseconds."""
+        """Return the wall-clock time of the last change of a file, in ms."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def free_bytes(self, path: str) -> int:
@@ -112,14 +117,14 @@ class FileSystem:
         os.rmdir(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename atomically. The new name is durable only after the directory is synced."""
+        """Rename a file or directory atomically. The new name is durable only after the parent directory is synced."""
         os.rename(old, new)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
     def remove_directory(self, path: str) -> None:
-        """Remove a directory and the files in it. A partition directory has no directories inside."""
+        """Remove a directory and the files in it. The directory must have no subdirectories."""
         for name in self.listdir(path):
             self.unlink(os.path.join(path, name))
         self.rmdir(path)
@@ -128,7 +133,7 @@ class FileSystem:
         self.open_directory(path).sync()
 
     def sync_everything(self, path: str) -> None:
-        """Sync the whole file system that holds a directory. That is cheaper than syncing many files one by one.
+        """Sync the whole file system that holds a directory. This is cheaper than syncing many files one by one.
 
         Raise ENOSYS on Linux before 5.8, where the call does not report write errors.
         """
@@ -139,8 +144,8 @@ class FileSystem:
     def read_file(self, path: str, most_bytes: int = MOST_READ_BYTES) -> bytes:
         """Return the content of a file.
 
-        Raise CorruptLogError without reading if the file has more than `most_bytes`: a damaged or foreign file may be
-        sparse, and larger than the memory.
+        Raise CorruptLogError without reading if the file has more than `most_bytes`. A damaged or foreign file may be
+        sparse and larger than the memory.
         """
         file = self.open(path)
         size_bytes = file.size()
@@ -149,17 +154,20 @@ class FileSystem:
         return file.read_at(size_bytes, 0)
 
     def write_file(self, path: str, data: bytes) -> File:
-        """Replace the content in place, without a sync. Use this for files whose checksum shows that they are torn."""
+        """Replace the content of a file in place, without a sync. Use this only for files with a checksum, which shows
+        a torn write.
+        """
         file = self.open(path, create=True)
-        if file.size():     # ext4 writes a file at once when it is closed after a truncation to zero
+        if file.size():     # after a truncation to zero, ext4 writes a file when it is closed
             file.resize(0)
         file.write_at(data, 0)
         return file
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace the content atomically: readers, and a start after a power cut, find the old content or the new one.
+        """Replace the content of a file atomically: readers find the old content or the new one, even after a power
+        cut.
 
-        Write and sync `<path>.tmp`, rename it, then sync the directory.
+        Write and sync `<path>.tmp`, rename it to `path`, then sync the directory.
         """
         self.write_file(path + '.tmp', data).sync()
         self.rename(path + '.tmp', path)
@@ -170,11 +178,13 @@ class FileSystem:
         return record_lock.hold(path)
 
     def lock_holder(self, path: str) -> int | None:
-        """Return the process that holds the record lock of a file: see `record_lock.holder`."""
+        """Return the id of the process that holds the record lock of a file: see `record_lock.holder`."""
         return record_lock.holder(path)
 
     def take_after(self, path: str, model: str) -> None:
-        """Give a file the owner and the mode of `model`. The broker must be able to write what a tool creates."""
+        """Give a file the owner and the mode of the file `model`. The broker must be able to write the files that a
+        tool creates.
+        """
         state = os.stat(model)
         os.chown(path, state.st_uid, state.st_gid)
         os.chmod(path, state.st_mode & 0o666)

@@ -1,4 +1,4 @@
-"""The file through which tests watch and fail the changes of the broker."""
+"""A file through which tests observe the broker's changes and make them fail."""
 from libc.stdint cimport int64_t, uint8_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
@@ -6,7 +6,9 @@ from kbroker.log.fs.file cimport File, iovec
 
 
 cdef class InterposedFile(File):
-    """A file that calls `on_write`, `on_truncate` and `on_sync` before each change. Each of them may raise."""
+    """A file that calls `on_write`, `on_truncate` or `on_sync` before a write, a truncation or a sync. Each of these
+    methods may raise.
+    """
 
     cdef int pwrite(self, const uint8_t *data, size_t size, int64_t position) except -1:
         error = self.on_write(PyBytes_FromStringAndSize(<const char *>data, size), position)
@@ -32,10 +34,12 @@ cdef class InterposedFile(File):
         return File.fdatasync(self)
 
     def on_write(self, data: bytes, position: int):
-        """Return None to allow the write, or (number of bytes that reach the file, the OSError to raise)."""
+        """Return None to allow the write. To make it fail, return (number of bytes that reach the file, OSError to
+        raise).
+        """
 
     def cached_bytes(self, size: int, position: int) -> int:
-        """Return how many of the `size` bytes at `position` are to be treated as cached."""
+        """Return how many of the `size` bytes at `position` `pread_cached` must treat as cached."""
         return size
 
     def on_truncate(self, size: int) -> None:

@@ -7,7 +7,9 @@ from kbroker.log.fs.file cimport File
 
 @cython.no_gc_clear
 cdef class LazyFile(Reopenable):
-    """A file that opens when it is used. OpenFiles may close it when other files need the descriptor."""
+    """A file that is opened on its first use. OpenFiles may close it when another file needs a descriptor; the next use
+    opens it again.
+    """
 
     def __init__(self, fs, str path):
         self.fs = fs
@@ -18,7 +20,7 @@ cdef class LazyFile(Reopenable):
             open_files.forget(self)
 
     cdef File get(self, bint create=False):
-        """Return the open file. It stays open for callers that keep the reference."""
+        """Return the open file. It stays open as long as the caller keeps the reference."""
         if self.file is None:
             open_files.release(open_files.count + 1 - open_files.limit)
             self.file = self.fs.open(self.path, create)

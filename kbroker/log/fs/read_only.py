@@ -1,4 +1,4 @@
-"""The file system for tools that must change nothing."""
+"""The file system for tools that must not change any file."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""POSIX record locks on whole files. A broker holds one on its log directory."""
+"""POSIX record locks on whole files. A broker holds one on the lock file of its log directory."""
 from __future__ import annotations
 
 import fcntl
@@ -22,9 +22,10 @@ def hold(path: str) -> File:
 
 
 def holder(path: str) -> int | None:
-    """Return the id of the process that holds the lock, 0 if it is not visible from here, or None if the lock is free.
+    """Return the id of the process that holds the lock, or None if the lock is free. Return 0 if the id of that process
+    is not visible to this process.
 
-    A process that holds the lock must not call this: closing the file again would drop the lock.
+    The process that holds the lock must not call this: it opens and closes the file, which would drop the lock.
     """
     file = ReadOnlyFile(path)
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
