@@ -1,4 +1,4 @@
-"""The interfaces through which the loop passes blocking work to a thread."""
+"""The interfaces through which the event loop passes blocking work to a thread."""
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ loop."""
 
 
 def run_inline(job: Job, done: Callable[[Any], None]) -> None:
-    """Run the job in the calling thread. Tests use this, and a shutdown after the loop has ended."""
+    """Run the job in the calling thread. Tests use this function. A shutdown uses it after the event loop has ended."""
     try:
         result = job()
     except Exception as error:
@@ -24,7 +24,7 @@ def run_inline(job: Job, done: Callable[[Any], None]) -> None:
 
 
 def synced(sync: Sync, files: list[File]) -> Generator[object, None, None]:
-    """Wait as long work until `sync` has synced the files. Raise OSError."""
+    """Wait until `sync` has synced the files, as a generator for long work. Raise OSError."""
     error = yield from result_of(partial(sync, files))
     if error is not None:
         raise error

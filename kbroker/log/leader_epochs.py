@@ -1,7 +1,7 @@
 """The start offset of each leader epoch (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
 
-Every batch carries its epoch, so the file can be rebuilt from the log. When an epoch begins, the file is replaced at
-once. The next flush of the log syncs it; `is_unsynced` is true until then.
+Every batch contains its leader epoch, so the file can be rebuilt from the log. When an epoch begins, the file is
+replaced immediately. The next flush of the log syncs the file; `is_unsynced` is true until then.
 """
 import os
 
@@ -13,9 +13,8 @@ UNKNOWN = -1
 
 
 class LeaderEpochs:
-    """The epochs of a partition; epochs and start offsets both grow.
-
-    Raises OSError, and CorruptLogError if the file is damaged.
+    """The leader epochs of a partition. From row to row, the epoch and the start offset both grow. Methods raise
+    OSError, and CorruptLogError if the file is damaged.
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, read: bool = True):
@@ -24,7 +23,7 @@ class LeaderEpochs:
         self._rows: list[tuple[int, int]] = []
         self.is_unsynced = False
         self._written: list[tuple[int, int]] | None = None
-        """The content of the file; None if unknown."""
+        """The rows that the file has; None if unknown."""
         for epoch, start_offset in read_rows(fs, self._path, 2, may_be_torn=True) if read else []:
             self._add(parse_number(self._path, epoch), parse_number(self._path, start_offset))
         if read:
@@ -37,13 +36,12 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The highest epoch, -1 without one."""
+        """The highest epoch, -1 if there is none."""
         return self._rows[-1][0] if self._rows else UNKNOWN
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
-        """Add the start of `epoch`, unless it is known already. Negative epochs are ignored.
-
-        With `write` the file is replaced before the new row is adopted.
+        """Add a row for `epoch`, unless the epoch is known or negative. With `write`, replace the file before the row
+        is added in memory.
         """
         if epoch < 0 or epoch <= self.latest:
             return
@@ -52,10 +50,10 @@ class LeaderEpochs:
         self._replace(rows, write)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest known epoch at or below `epoch`, for OffsetForLeaderEpoch.
+        """Return (epoch, end offset) of the highest known epoch at or below `epoch`, for OffsetForLeaderEpoch.
 
-        Return (-1, -1) if `epoch` is negative or above the latest, or if no epoch is known. For an epoch below the
-        first known one, return `epoch` itself and the start of the first.
+        Return (-1, -1) if `epoch` is negative or above the latest epoch, or if no epoch is known. If `epoch` is below
+        the first known epoch, return `epoch` and the start offset of the first known epoch.
         """
         if not self._rows or epoch < 0 or epoch > self.latest:
             return UNKNOWN, UNKNOWN
@@ -77,7 +75,9 @@ class LeaderEpochs:
         self._replace([row for row in self._rows if row[1] < end_offset], True)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove epochs that end at or below `start_offset`. Let the epoch of that offset begin there."""
+        """Remove epochs that end at or below `start_offset`. Set the start of the epoch that contains `start_offset` to
+        this offset.
+        """
         below = [row for row in self._rows if row[1] <= start_offset]
         rows = [row for row in self._rows if row[1] > start_offset]
         if below:
@@ -85,7 +85,8 @@ class LeaderEpochs:
         self._replace(rows, True)
 
     def write(self) -> None:
-        """Write the epochs to the file if it differs. Call this after `assign` with `write=False`."""
+        """Write the epochs to the file, unless the file already has them. Call this after `assign` with `write=False`.
+        """
         self.is_unsynced = True
         if self._written == self._rows:
             return
@@ -95,11 +96,11 @@ class LeaderEpochs:
         self._written = self.rows
 
     def sync_file(self) -> File:
-        """Return the file, for a sync."""
+        """Return the file, which the caller must sync."""
         return self._fs.open(self._path)
 
     def clear(self) -> None:
-        """Remove all epochs from memory before they are read from the log again."""
+        """Remove all epochs from memory, so that a recovery can read them from the log."""
         self._rows = []
 
     def _add(self, epoch: int, start_offset: int) -> None:

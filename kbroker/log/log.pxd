@@ -29,13 +29,13 @@ cdef class Log(Appender):
     cdef readonly object snapshots
     cdef readonly Segments segments
     cdef readonly object failure
-    cdef UnwrittenTail unwritten        # of the active segment
+    cdef UnwrittenTail unwritten        # the unwritten bytes of the active segment
     cdef Unsynced unsynced
     cdef object maker                   # None once the log has a directory
     cdef readonly object recovery       # an Opening whose segments are not synced yet, or None
-    cdef bint is_unclosed               # its files are not as a clean stop leaves them, even without an append
+    cdef bint is_unclosed               # a clean stop must write files, even if nothing was appended
     cdef readonly bint is_rewritten     # files changed without an append: by an opening, or by compaction
-    cdef public bint awaits_sync        # whether appends wait for the disk
+    cdef public bint awaits_sync        # True if appends wait for the disk
     cdef int32_t latest_epoch
     cdef int64_t flush_messages
 

@@ -1,9 +1,15 @@
 """A partition's log: segments, producer state and leader epochs behind one interface.
 
-An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is written
-and then adopted. A failed write or sync adopts nothing and takes the log offline, because only the next recovery finds
-out what the disk holds. An append that may be written later is adopted first, and stays in the unwritten tail until its
-write (see `unwritten`).
+An append has these steps:
+
+1. Check the batch against the producer state, and give it its offset and leader epoch.
+2. Roll the segment if necessary.
+3. Write the batch to the file.
+4. Adopt the batch: update the state in memory.
+
+A batch that may be written later is adopted before its write, and stays in the unwritten tail until then (see
+`unwritten`). A failed write or sync takes the log offline, because only the next recovery can find out what the disk
+contains.
 """
 import logging
 import os
@@ -38,11 +44,11 @@ PAIR = Struct('>qq')
 
 
 cdef class Log(Appender):
-    """An open log. Its constructor creates a missing directory and recovers the log after an unclean stop.
-
-    Every method may raise KafkaError KAFKA_STORAGE_ERROR, for one of two reasons. If the disk failed, `failure` is set
-    and every later call raises it. If no file descriptor was left, the next call may succeed. The constructor raises
+    """An open log. The constructor creates a missing directory, and recovers the log after an unclean stop. It raises
     OSError. It raises CorruptLogError for damage that it cannot repair, or must not repair (`refuse_damage`).
+
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR, for one of two reasons. If the disk has failed, `failure` is
+    set and every later call raises it. If no file descriptor was left, the next call may succeed.
     """
 
     def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, options=None):
@@ -79,15 +85,16 @@ cdef class Log(Appender):
             self.finish_recovery(False)
 
     def finish_recovery(self, bint is_synced) -> None:
-        """End `recovery`, after its `rewrite`: sync its files, unless the disk `is_synced` already. Raise OSError."""
+        """End `recovery`: sync its files, unless the caller has synced the whole disk (`is_synced`). Call
+        `recovery.rewrite` first. Raise OSError.
+        """
         self.recovery.finish(is_synced)
         self.flushed_offset = self.log_end_offset
         self.recovery = None
 
     def put_off_sync(self) -> bool:
-        """End `recovery` without a sync, if only the last segment was recovered. Return whether that was so.
-
-        The next flush then syncs the segment.
+        """If only the last segment was recovered, end `recovery` without a sync and return True. The next flush then
+        syncs the segment. Otherwise return False.
         """
         if not self.recovery.only_at_the_end:
             return False
@@ -96,7 +103,7 @@ cdef class Log(Appender):
         return True
 
     def update_config(self, config) -> None:
-        """Apply a new LogConfig. Existing segments keep their index sizes."""
+        """Apply a new LogConfig. The index sizes of existing segments do not change."""
         self.config = config
         self.segments.update_config(config)
         self.flush_messages = config.flush_messages
@@ -104,7 +111,7 @@ cdef class Log(Appender):
     # ---- append ----
 
     cdef int append(self, Append *append) except -1:
-        """Judge, place, write and adopt a batch. If the outcome is UNWRITTEN, everything except the write is done."""
+        """Check, place, write and adopt a batch. If the outcome is UNWRITTEN, the write has not been made yet."""
         cdef Marker marker
         cdef CachedBatch known
         cdef BatchFields *batch = &append.batch
@@ -138,24 +145,25 @@ cdef class Log(Appender):
         return 0
 
     cdef int remember_connection(self, const Append *append) except -1:
-        """Note the connection that brought a batch which the log now holds, if batches of its producer may arrive
-        late."""
+        """Note the connection on which the producer sent an accepted batch. Do nothing if batches on this connection
+        are never late.
+        """
         if append.connection_id != ANY_CONNECTION:
             count_execution(&self.producer_state.find(append.batch.producer_id).newest_connection,
                             append.connection_id)
         return 0
 
     cdef int store(self, Append *append, const Marker *marker) except -1:
-        """Write, then adopt. The adoption cannot fail. An OSError before it leaves the state unchanged.
+        """Write a batch, then adopt it. The adoption cannot fail. If the write raises OSError, the state is unchanged.
 
-        The row of an aborted transaction is written before the producer state adopts the marker. Only the adoption can
-        move the last stable offset, so no consumer sees the transaction's end without its row.
+        The index row of an aborted transaction is written before the producer state adopts the marker. The adoption
+        moves the last stable offset, so consumers see the end of the transaction only after its row exists.
         """
         cdef const BatchFields *batch = &append.batch
         cdef int64_t size = append.size
         cdef Segment active
         if append.outcome == WRITTEN or self.segments.active.first_timestamp_ms < 0:
-            self.unwritten.write()      # what rolls without a timestamp looks for one in the file
+            self.unwritten.write()      # a roll may read a timestamp from the file
         if self.segments.must_roll(batch, size):
             self.start_segment()
         active = self.segments.active
@@ -185,15 +193,15 @@ cdef class Log(Appender):
         return 0
 
     cdef int write_later(self, WriteArena arena) except -1:
-        """Keep the bytes of appends that may be written later in `arena`."""
+        """From now on, keep the bytes of appends that may be written later in `arena`."""
         self.unwritten.arena = arena
         return 0
 
     cdef int write_unwritten(self) except -1:
-        """Write what appends have left unwritten.
+        """Write the unwritten tail. A failed write takes the log offline.
 
-        A failed write takes the log offline. The state remains as if the write had succeeded, which no reader sees: an
-        offline log refuses all calls until a recovery has built the state again.
+        After a failure, the state in memory still includes the unwritten batches. No reader sees this state: an offline
+        log refuses all calls, and a recovery builds the state again.
         """
         self.check_online()
         if self.unwritten.size_bytes == 0:
@@ -220,7 +228,7 @@ cdef class Log(Appender):
         return self.maker is None
 
     def roll(self) -> None:
-        """Close the active segment and continue in a new one, unless it is empty."""
+        """Close the active segment and continue in a new one. Do nothing if the active segment is empty."""
         self.check_online()
         if self.segments.active.size_bytes:
             try:
@@ -230,7 +238,7 @@ cdef class Log(Appender):
                 self.go_offline('cannot roll', error)
 
     cdef int start_segment(self) except -1:
-        """Close the active segment and continue in a new one. The next flush syncs the old one."""
+        """Close the active segment and continue in a new one. The next flush syncs the closed segment."""
         self.unwritten.write()
         self.unsynced.add_rolled(self.segments.open_next(self.log_end_offset), self.log_end_offset,
                                  self.producer_state)
@@ -244,22 +252,24 @@ cdef class Log(Appender):
         raise failure from error
 
     def take_offline(self, failure) -> None:
-        """Raise `failure` from every later call, because this log failed or another log of the directory."""
+        """Take the log offline, because this log or another log of the directory failed. Every later call raises
+        `failure`.
+        """
         if self.failure is None:
             self.failure = failure
             self.unwritten.discard()
             self.unsynced.snapshots.drop_all()
 
     cdef int refuse(self, str what, error) except -1:
-        """Raise KafkaError if the error is a lack of file descriptors, which is no failure of the disk. Otherwise do
-        nothing."""
+        """Raise KafkaError if `error` means that no file descriptor was left, which is not a failure of the disk.
+        Otherwise do nothing.
+        """
         if is_shortage(error):
             raise shortage.refusal(self.clock, f'{self.directory}: {what}', error) from error
         return 0
 
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1:
-        """Cut the bytes that a failed append may have left in the file. Return False if the disk cannot do that
-        either."""
+        """Cut the bytes that a failed append may have left in the file. Return False if this fails too."""
         try:
             self.segments.active.cut_unadopted(unwritten_bytes)
             return True
@@ -275,29 +285,28 @@ cdef class Log(Appender):
     # ---- durability ----
 
     cdef bint must_flush(self) noexcept:
-        """Return whether a log needs a flush although its appends do not wait for the disk.
+        """Return whether the log needs a flush even if its appends do not wait for the disk.
 
-        It does after a roll, so that recovery after a crash need not begin at the first segment, and once it has
-        flush.messages unsynced records.
+        It needs a flush after a roll, because otherwise every recovery after a crash would begin at the first segment.
+        It also needs a flush when it has flush.messages unsynced records.
         """
         return len(self.unsynced.rolled) > 0 or self.log_end_offset - self.flushed_offset >= self.flush_messages
 
     @property
     def recovery_point(self) -> int:
-        """An offset in the oldest segment that was not synced since it was closed. All batches below the offset are
-        synced.
+        """The offset at which a recovery after a power cut must begin. All batches below this offset are synced.
 
-        A flush syncs the batches of the active segment but not its indexes. A segment that was flushed to its end and
-        then closed must still be recovered after a power cut, so this offset stays below the flushed offset.
+        A flush syncs the batches of the active segment, but not its indexes. After the segment is closed, it must still
+        be recovered until the next sync. Therefore the recovery point stays below the flushed offset.
         """
         cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.segments.active
         return min(self.flushed_offset, max(oldest.base_offset, self.flushed_offset - 1))
 
     def files_to_sync(self) -> tuple[list[File], int]:
-        """Return (files, offset). Everything below `offset` is durable once all files are synced, in this order and by
-        any thread.
+        """Return (files, offset). Everything below `offset` is durable after any thread has synced all files, in the
+        order of the list.
 
-        Raise OSError. After a lack of descriptors the call may be repeated.
+        Raise OSError. If no file descriptor was left, the caller may repeat the call.
         """
         self.write_unwritten()
         files = self.unsynced.files_of_rolled()
@@ -308,7 +317,7 @@ cdef class Log(Appender):
         return files, self.log_end_offset
 
     def mark_flushed(self, int64_t offset) -> None:
-        """Note that the files which `files_to_sync` returned with `offset` are synced."""
+        """Note that the files are synced that `files_to_sync` returned together with `offset`."""
         self.flushed_offset = max(self.flushed_offset, offset)
         if self.flushed_offset == self.log_end_offset:
             self.segments.active.was_synced()
@@ -319,7 +328,7 @@ cdef class Log(Appender):
         self.go_offline('cannot sync', error)
 
     def flush(self) -> None:
-        """Sync everything appended, and return when it is durable."""
+        """Sync all appended batches, and return when they are durable."""
         files, offset = self.files_to_sync()
         try:
             for file in files:
@@ -331,7 +340,8 @@ cdef class Log(Appender):
     # ---- read ----
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
-        """Return whole batches of one segment from `offset` on, None if there are none.
+        """Return whole batches of one segment, beginning with the batch that contains `offset`. Return None if there
+        are no such batches.
 
         The batches end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first batch is
         returned even if it is larger. Raise KafkaError OFFSET_OUT_OF_RANGE for an `offset` outside the log.
@@ -349,8 +359,9 @@ cdef class Log(Appender):
             self.fail_read(offset, error)
 
     cdef int fail_read(self, int64_t offset, error) except -1:
-        """Raise KafkaError after a failed read. Take the log offline if the disk failed, but not if it returned bytes
-        that are no batch."""
+        """Raise KafkaError after a failed read. Take the log offline if the disk failed, but not if the read bytes are
+        not a batch.
+        """
         if isinstance(error, CorruptLogError):
             logger.error('%s', error)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
@@ -358,13 +369,14 @@ cdef class Log(Appender):
         self.go_offline(f'cannot read at offset {offset}', error)
 
     def written_segments(self) -> Segments:
-        """Write what appends have left unwritten, and return the segments for a search in their files."""
+        """Write the unwritten tail, and return the segments, whose files are then complete."""
         self.write_unwritten()
         return self.segments
 
     def batches(self, int64_t start_offset=0):
-        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the end of the
-        log when the iteration began."""
+        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`. Stop at the offset that
+        was the end of the log when the iteration began.
+        """
         cdef Segment segment
         cdef Place place
         cdef int64_t end_offset = self.log_end_offset
@@ -373,7 +385,7 @@ cdef class Log(Appender):
         try:
             while start_offset < end_offset:
                 self.write_unwritten()
-                segment = self.segments.find(start_offset)  # each time: cleaning and retention continue
+                segment = self.segments.find(start_offset)  # for each batch: cleaning may replace segments
                 segment.place_of(start_offset, &place)
                 start_offset = segment.next_offset
                 yield from segment.walk(place.position)
@@ -383,7 +395,7 @@ cdef class Log(Appender):
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
         """Return the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order.
 
-        Each transaction is a producer id and a first offset, as big-endian int64s. Raise as `read` does.
+        Each transaction has a producer id and a first offset, both as big-endian int64. Raise the errors of `read`.
         """
         try:
             return self.segments.aborted_rows(fetch_offset, upper_bound_offset)
@@ -391,22 +403,23 @@ cdef class Log(Appender):
             self.fail_read(fetch_offset, error)
 
     def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
-        """Return `aborted_rows` as a list of (producer id, first offset)."""
+        """Return the result of `aborted_rows` as a list of (producer id, first offset)."""
         return list(PAIR.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the earliest unstable transaction, but no offset below the log start.
+        """Return the first offset of the earliest unstable transaction, or the log start if that is higher. Return None
+        if there is no unstable transaction.
 
-        A transaction is unstable while it is open, and until the high watermark passes its marker. Return None if there
-        is no such transaction.
+        A transaction is unstable until the high watermark has passed its marker.
         """
         cdef int64_t first = self.producer_state.unstable.first()
         return None if first < 0 else max(first, self.log_start_offset)
 
     def offset_for_timestamp(self, int64_t timestamp_ms, searches):
-        """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
+        """Find the first record whose timestamp is at or after `timestamp_ms`, as a generator for long work.
 
-        The result is None if there is no such record. Long searches run through `searches` (`timestamps.Searches`).
+        Return its (timestamp in ms, offset, leader epoch), None if there is no such record. Searches that take long run
+        in `searches` (`timestamps.Searches`).
         """
         try:
             return (yield from first_at_or_after(self, timestamp_ms, searches))
@@ -414,7 +427,8 @@ cdef class Log(Appender):
             self.fail_read(self.log_start_offset, error)
 
     def max_timestamp(self, searches):
-        """Return the first record with the greatest timestamp, as `offset_for_timestamp` does."""
+        """Find the first record with the greatest timestamp. Return the same kind of result as `offset_for_timestamp`.
+        """
         try:
             return (yield from greatest(self, searches))
         except (OSError, CorruptLogError) as error:
@@ -441,7 +455,9 @@ cdef class Log(Appender):
             self.log_start_offset = offset
 
     def apply_retention(self, int64_t high_watermark) -> list[Segment]:
-        """Delete and return the segments that the cleanup policy no longer retains, and those below the log start."""
+        """Delete the segments that the cleanup policy no longer retains and the segments below the log start. Return
+        the deleted segments.
+        """
         self.check_online()
         try:
             expired = expired_segments(self, high_watermark, self.clock.wall_ms())
@@ -457,7 +473,9 @@ cdef class Log(Appender):
             self.go_offline('cannot delete old segments', error)
 
     def replace_segments(self, list old, list new) -> None:
-        """Replace the consecutive segments `old` by cleaned ones, which are sealed and have the suffix `.cleaned`."""
+        """Replace the consecutive segments `old` by the cleaned segments `new`, which are sealed and have the suffix
+        `.cleaned`.
+        """
         self.check_online()
         try:
             opened = replace_segments(self, old, new)
@@ -472,14 +490,14 @@ cdef class Log(Appender):
 
     @property
     def is_touched(self) -> bool:
-        """True if a clean stop must write something. It does not change a log without appends."""
+        """True if a clean stop must write something for this log. A log without appends needs no write."""
         return self.maker is None and self.failure is None and (
             self.is_unclosed or len(self.unsynced.rolled) > 0 or self.flushed_offset < self.log_end_offset
             or self.leader_epochs.is_unsynced or (self.unsynced.names_changed_at >= 0 and self.log_end_offset > 0)
             or self.segments.active.is_appended_to)
 
     def seal(self) -> None:
-        """Write everything that a clean stop writes before its sync."""
+        """Make the writes of a clean stop that come before its sync."""
         self.write_unwritten()
         self.is_unclosed = True
         try:
@@ -488,9 +506,10 @@ cdef class Log(Appender):
             self.go_offline('cannot close', error)
 
     def close(self, bint clean=True, bint is_synced=False) -> None:
-        """Sync everything, write a snapshot and trim the files, so that the next start can trust them.
+        """Close the log: sync everything, write a snapshot and trim the files, so that the next start can trust them.
 
-        With `is_synced`, the log was sealed and all its files are synced already. With `clean=False`, write nothing.
+        `is_synced` means that the log was sealed and all its files are already synced. With `clean=False`, write
+        nothing.
         """
         if clean and self.failure is None:
             self.write_unwritten()
@@ -512,7 +531,7 @@ cdef class Log(Appender):
     cdef int write_snapshot(self, bint is_synced) except -1:
         """Write the snapshot from which the next start replays, unless the log is empty.
 
-        The sync that all logs share need not cover the snapshot: a lost one only makes the next opening slower.
+        Write the snapshot even after the sync that all logs share: a lost snapshot only makes the next opening slower.
         """
         if self.log_end_offset <= self.log_start_offset or not write_stop_snapshot(
                 self.producer_state, self.snapshots, self.segments, self.log_start_offset,

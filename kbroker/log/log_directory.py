@@ -39,10 +39,9 @@ def lock_directory(fs: FileSystem, directory: str) -> File:
 
 
 def check_files(fs: FileSystem, directory: str) -> None:
-    """Raise LogDirectoryError if a file that the broker needs, or the metadata log, has the wrong kind: for example a
-    pipe.
+    """Raise LogDirectoryError if a path that the broker needs has the wrong kind, for example if a file is a pipe.
 
-    Reading a pipe would return nothing, and a write to a directory would fail later.
+    Without this check, reading a pipe would return nothing, and a write to a directory would fail later.
     """
     metadata = os.path.join(directory, METADATA_DIRECTORY)
     for place in (directory, metadata) if fs.is_directory(metadata) else (directory,):
@@ -53,9 +52,8 @@ def check_files(fs: FileSystem, directory: str) -> None:
 
 
 def list_partitions(fs: FileSystem, directory: str) -> set[tuple[str, int]]:
-    """Return topic and number of each partition in the directory, except partitions that are out of use.
-
-    Raise LogDirectoryError if a directory in it is no partition.
+    """Return (topic, partition) of each partition in the log directory, except partitions that are out of use. Raise
+    LogDirectoryError if a subdirectory is not a partition.
     """
     found = set()
     for name in sorted(fs.subdirectories(directory)):

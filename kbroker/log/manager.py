@@ -55,26 +55,30 @@ Steps = Generator[Any, None, None]
 
 
 class LogManager:
-    """The logs of a directory. The constructor locks the directory, so that only one broker uses it, Kafka or kbroker,
-    and writes nothing else. Call `begin` next.
+    """The logs of a log directory.
 
-    Raise LogDirectoryError for a directory that is in use or has unexpected contents, and OSError. `clean_shutdown` is
-    true if the last broker stopped cleanly. `previous_broker_epoch` is that broker's epoch, -1 if unknown.
+    The constructor locks the directory, so that no other broker (Kafka or kbroker) uses it. It writes nothing else.
+    Call `begin` next.
+
+    The constructor raises OSError, and LogDirectoryError if the directory is in use or has unexpected contents.
+    `clean_shutdown` is true if the last broker stopped cleanly. `previous_broker_epoch` is that broker's epoch, -1 if
+    unknown.
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
                  sync: Sync = sync_inline, submit: Submit = run_inline, long_work: LongWork | None = None):
-        """Open; `sync` syncs periodic checkpoints and renames, `submit` runs the jobs that remove files, and
-        `long_work` runs the work on all logs."""
+        """Lock and read the directory. `sync` syncs periodic checkpoints and renames, `submit` runs the jobs that
+        remove files, and `long_work` runs the periodic work on all logs.
+        """
         self.fs = fs
         self.directory = directory
         self.logs: dict[TopicPartition, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
-        """Returns the offset up to which a log may be read. The topics room replaces this default."""
+        """Returns the high watermark of a log, up to which it may be read. The topics room replaces this default."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
         """Called after retention has moved the start of a log. The topics room replaces this default."""
         self.failure: KafkaError | None = None
-        """The reason why the whole directory is offline, until the next start."""
+        """The reason why the whole directory is offline until the next start; None if it is online."""
         self.on_failure: Callable[[KafkaError], object] = lambda failure: None
         self._config = config
         self._clock = clock
@@ -101,9 +105,9 @@ class LogManager:
             self.found = list_partitions(fs, directory)
             self.clean_shutdown, self.previous_broker_epoch = read_clean_shutdown(fs, directory)
             self.recovery_points = self._checkpoint(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
-            """The offset of each log from which a recovery starts."""
+            """Maps each log to the offset at which its recovery begins."""
             self.start_offsets = self._checkpoint(LOG_START_OFFSET_FILE, _log_start)
-            """The start of each log that begins inside its first segment."""
+            """Maps each log that begins inside its first segment to its start offset."""
             self.high_watermarks = self._checkpoint(HIGH_WATERMARK_FILE, lambda log: self.high_watermark(log))
             self._offsets = self.recovery_points, self.start_offsets, self.high_watermarks
             self.verification = Verification(fs, directory, clean_shutdown=self.clean_shutdown,
@@ -122,10 +126,11 @@ class LogManager:
             self.high_watermarks.found.update(self.verification.end_offsets)
 
     def begin(self) -> None:
-        """Take over the directory, after `verify` and if its findings allow it. The first `open_log` calls this.
+        """Begin to write to the directory, unless `verify` found damage that forbids it. The first `open_log` calls
+        this.
 
-        Remove the clean shutdown mark durably, before any log is changed, and the leftovers of deletions. Raise
-        LogDirectoryError if records of an internal topic are lost, and OSError.
+        Remove the clean shutdown mark durably before any log is changed. Also remove the directories that earlier
+        deletions have left. Raise OSError, and LogDirectoryError if records of an internal topic are lost.
         """
         if self._has_begun:
             return
@@ -149,11 +154,9 @@ class LogManager:
 
     def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *,
                  sync_later: bool = False) -> Log:
-        """Open the log of a partition, or create one. `found` lists the partitions on the disk.
-
-        With `sync_later`, recovered data is durable once `sync_recovered` has returned. Raise KafkaError
-        INCONSISTENT_TOPIC_ID if the directory belongs to another topic of the same name. The caller then sets it aside
-        (`set_aside`).
+        """Open the log of a partition, or create one. `found` lists the partitions on the disk. With `sync_later`,
+        recovered data is durable only after `sync_recovered` has returned. Raise KafkaError INCONSISTENT_TOPIC_ID if
+        the directory belongs to a deleted topic of the same name. The caller must then call `set_aside`.
         """
         self.begin()
         key = topic, partition
@@ -176,7 +179,7 @@ class LogManager:
         if is_new:
             options.log_start_offset = 0
             if not options.clean_shutdown:
-                expected = 0        # a crash can take a new directory, and the offsets can be of an earlier topic
+                expected = 0        # a crash can lose a new directory; the offsets may be a deleted topic's
                 self._forget_offsets(key)
             options.maker = partial(self._make_partition, key, topic_id)
         try:
@@ -208,7 +211,7 @@ class LogManager:
             removals=self.removals, start_work=self._long_work.start, on_failure=self.fail)
 
     def _expected_end_offset(self, key: TopicPartition) -> int:
-        """Return an offset that the log must reach according to the checkpoints."""
+        """Return the end offset that the log must at least have, according to the checkpoints and the inventory."""
         in_checkpoints = max(self.recovery_points.found.get(key, 0), self.high_watermarks.found.get(key, 0))
         if self.clean_shutdown:
             in_checkpoints = max(in_checkpoints, self.start_offsets.found.get(key, 0))
@@ -222,11 +225,11 @@ class LogManager:
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """Create a partition. Raise KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
+        """Create a partition. Raise KafkaError KAFKA_STORAGE_ERROR if the log directory has failed.
 
-        If many partitions are created, the directory is made a little later, at the latest at the first append. The
-        directory is not synced: the log's first flush also makes it and `partition.metadata` durable. If a crash loses
-        them, the next start creates them again.
+        If many partitions are created, the partition's directory is made a little later, at the latest at the first
+        append. It is not synced now: the first flush of the log makes the directory and `partition.metadata` durable.
+        If a crash loses them before this flush, the next start creates them again.
         """
         self._forget_offsets((topic, partition))
         if self.failure is not None:
@@ -235,14 +238,15 @@ class LogManager:
             log = self.open_log(topic, partition, topic_id, config)
         except OSError as error:
             raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
-        if self.failure is not None:        # its directory could not be made
+        if self.failure is not None:        # the partition's directory could not be made
             raise self.failure.with_traceback(None)
         return log
 
     def forget_deleted(self, topic: str, partitions: int) -> Steps:
-        """Remove the rows of a deleted topic of this name from the checkpoint files. Call this before `create_log`.
+        """Remove the rows of a deleted topic named `topic` from the checkpoint files. Call this before `create_log`
+        creates a topic of the same name.
 
-        Otherwise the first partition that is made does the same, but without yielding to the loop.
+        Otherwise the creation of the first partition removes the rows, but without yielding to the event loop.
         """
         keys = [(topic, partition) for partition in range(partitions)]
         if any(checkpoint.may_contain(keys) for checkpoint in self._offsets):
@@ -250,10 +254,11 @@ class LogManager:
                 yield from checkpoint.write_in_parts()
 
     def _make_partition(self, key: TopicPartition, topic_id: bytes) -> list[str]:
-        """Create a partition's directory. Return the files that a flush must sync, besides the directories.
+        """Create the directory of a partition. Return the paths of the files that the first flush must sync in addition
+        to the directories.
 
-        First remove the checkpoint rows of a deleted topic of the same name: after a crash they would apply to the new
-        topic.
+        First remove the checkpoint rows of a deleted topic of the same name. Otherwise these rows would apply to the
+        new topic after a crash.
         """
         path = self.path(*key)
         is_stale = any(checkpoint.may_contain([key]) for checkpoint in self._offsets)
@@ -268,8 +273,8 @@ class LogManager:
 
         Raise OSError, CorruptLogError.
 
-        With `kbroker.durability=page-cache` the broker promised no durability. Data that the next recovery would read
-        anyway is not synced then.
+        With `kbroker.durability=page-cache`, the broker has promised no durability. It then does not sync data that the
+        next recovery would read anyway.
         """
         self._found_ids.clear()
         recovered = [log for log in self.logs.values() if log.recovery is not None]
@@ -281,10 +286,11 @@ class LogManager:
             log.finish_recovery(is_synced)
 
     def _sync_recovered_at_once(self, recovered: list[Log]) -> bool:
-        """Sync the whole file system. Return False if that failed; the caller then syncs each log.
+        """Sync the whole file system. Return False if the sync failed; the caller must then sync each log.
 
-        Linux reports each write error once. The error may belong to an earlier write, or to a file of another program.
-        The disk may lack the bytes that were written again, so this writes them once more.
+        Linux reports each write error only once, and the error may belong to an earlier write or to a file of another
+        program. After a failed sync, the disk may lack the bytes that recovery has rewritten. Therefore this method
+        writes the bytes once more.
         """
         try:
             return sync_everything(self.fs, self.directory)
@@ -302,10 +308,12 @@ class LogManager:
                  'three quarters of the descriptors')]
 
     def past(self) -> Past:
-        """Return what the other files of the directory prove about its metadata log. Raise OSError, CorruptLogError."""
+        """Return the evidence that the other files of the log directory contain about its metadata log. Raise OSError,
+        CorruptLogError.
+        """
         self.verify()
         found = self.found
-        if self.verification.is_trusted:    # directories that came later prove nothing
+        if self.verification.is_trusted:    # directories created later prove nothing
             found = found & self.verification.topic_ids.keys()
         return Past(
             {(topic, partition): topic_id for topic, partition in sorted(found)
@@ -315,9 +323,9 @@ class LogManager:
             is_accepted=self.verification.accepts_metadata)
 
     def topic_id_of(self, topic: str, partition: int) -> bytes | None:
-        """Return the topic id in a partition directory, None without one. Raise CorruptLogError.
+        """Return the topic id in a partition directory, None if there is none. Raise CorruptLogError.
 
-        A start calls this up to three times for each directory; the file is read once.
+        A start calls this up to three times for each directory, but the file is read only once.
         """
         found_id = self._found_ids.get((topic, partition), self.verification.topic_ids.get((topic, partition)))
         if found_id is None:
@@ -332,9 +340,8 @@ class LogManager:
     # ---- deleting ----
 
     def delete_logs(self, keys: Iterable[TopicPartition]) -> Steps:
-        """Delete partitions: rename their directories, and remove the files after file.delete.delay.ms.
-
-        A generator that yields after each rename. Raise KafkaError KAFKA_STORAGE_ERROR if the disk fails.
+        """Delete partitions: rename their directories now, and remove the files after file.delete.delay.ms. This
+        generator yields after each rename. Raise KafkaError KAFKA_STORAGE_ERROR if the disk fails.
         """
         by_delay: dict[int, list[str]] = {}
         keys = list(keys)
@@ -366,7 +373,9 @@ class LogManager:
             logger.warning('%s: the notes of damage to deleted partitions stay: %s', self.directory, error)
 
     def _sync_names(self) -> Steps:
-        """Make the renames durable. If a crash reverts them, the next start sets aside directories without a topic."""
+        """Make the renames of deleted directories durable. If a crash reverts a rename, the next start finds a
+        directory without a topic and sets it aside.
+        """
         try:
             yield from synced(sync_inline if self._is_stopping else self._sync,
                               [self.fs.open_directory(self.directory)])
@@ -437,10 +446,11 @@ class LogManager:
     # ---- failure ----
 
     def fail(self, reason: object) -> KafkaError:
-        """Take the directory offline: the broker reads and writes none of its logs until the next start, which recovers
-        them.
+        """Take the log directory offline. The broker does not read or write any of its logs until the next start, which
+        recovers them.
 
-        Return the error for clients. After a failed write or sync, the content of the disk is unknown.
+        Return the error for clients. All logs go offline because the content of the disk is unknown after a failed
+        write or sync.
         """
         if self.failure is None:
             self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
@@ -455,7 +465,7 @@ class LogManager:
         return self.failure
 
     def end_background_work(self) -> None:
-        """Start no further background work, because its threads are about to end."""
+        """Start no further background work, because the worker threads are about to end."""
         self._is_stopping = True
         self._periodic.stop()
         self._checkpoints.give_up()
@@ -465,10 +475,9 @@ class LogManager:
 
     def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, metadata_end_offset: int = 0, *,
               clean: bool = True, progress: Progress = ignore_progress) -> None:
-        """Close all logs. Write the checkpoints, the inventory and last the clean shutdown mark. Then release the lock.
-
-        If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False`, write
-        nothing.
+        """Close all logs. Write the checkpoints, then the inventory, then the clean shutdown mark, and release the
+        lock. If a log has failed or fails now, do not write the mark: the next start then recovers the logs. With
+        `clean=False`, write nothing.
         """
         self.end_background_work()
         if clean:
@@ -515,12 +524,12 @@ class LogManager:
 
 
 def _rewrite(recovered: list[Log]) -> None:
-    """Write again all recovered data that the disk may lack. Raise OSError, CorruptLogError."""
+    """Rewrite all recovered data that the disk may lack. Raise OSError, CorruptLogError."""
     for log in recovered:
         if log.recovery is not None:
             log.recovery.rewrite()
 
 
 def _log_start(log: Log) -> int | None:
-    """Return the start of a log that begins inside its first segment, None for any other."""
+    """Return the start offset of a log that begins inside its first segment. Return None for any other log."""
     return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None

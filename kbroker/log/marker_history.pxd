@@ -6,14 +6,14 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 cdef struct NotedMarker:
     int64_t producer_id
     int64_t marker_offset
-    int64_t first_offset        # of the transaction that the marker ended, -1 if none was open
-    int16_t producer_epoch      # of the producer before the marker, as the next one
+    int64_t first_offset        # the first offset of the transaction that the marker ended, -1 if none was open
+    int16_t producer_epoch      # the producer's epoch before the marker
     int32_t coordinator_epoch
 
 
 @cython.final
 cdef class MarkerHistory:
-    cdef NotedMarker *markers   # a ring of `room` markers, once it has its full size
+    cdef NotedMarker *markers   # an array of `room` markers, used as a ring when it has its full size
     cdef Py_ssize_t room
     cdef Py_ssize_t count
     cdef Py_ssize_t oldest

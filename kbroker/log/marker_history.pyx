@@ -1,6 +1,6 @@
-"""The newest markers of a partition, with the state of their producers before them.
+"""Records the newest markers of a partition, each with the state of its producer before the marker.
 
-The producer state describes only the end of the log. From this history, a clean stop derives the state at an offset a
+The producer state describes only the end of the log. With this history, a clean stop derives the state at an offset a
 little below the end.
 """
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -8,11 +8,13 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 cdef enum:
     LEAST_MARKERS = 8
-    MOST_MARKERS = 256          # of 32 bytes each
+    MOST_MARKERS = 256          # a marker takes 32 bytes
 
 
 cdef class MarkerHistory:
-    """The markers at or above `known_from`, which moves up when the history is full."""
+    """The markers at or above the offset `known_from`. When the history is full, the oldest marker is dropped and
+    `known_from` moves up.
+    """
 
     def __dealloc__(self):
         PyMem_Free(self.markers)
@@ -25,7 +27,7 @@ cdef class MarkerHistory:
 
     cdef int note(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
                   int64_t first_offset, int64_t marker_offset) except -1:
-        """Add the marker at `marker_offset`, which is above all earlier ones."""
+        """Add the marker at `marker_offset`. The offsets of all earlier markers must be lower."""
         cdef NotedMarker *slot
         if self.count == self.room:
             self.grow()
@@ -39,13 +41,13 @@ cdef class MarkerHistory:
         return 0
 
     cdef const NotedMarker *newest(self, Py_ssize_t number) noexcept:
-        """Return the marker that `number` newer markers follow, NULL if it is not known."""
+        """Return the marker that is followed by `number` newer markers, NULL if it is not known."""
         if number >= self.count:
             return NULL
         return &self.markers[(self.oldest + self.count - 1 - number) % self.room]
 
     cdef int grow(self) except -1:
-        """Double the room, up to MOST_MARKERS. Before it has reached that size, `oldest` is 0."""
+        """Double the size of the array, up to MOST_MARKERS. The array is not yet a ring, so `oldest` is 0."""
         cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_MARKERS, 2 * self.room)
         cdef void *larger
         if room <= MOST_MARKERS:

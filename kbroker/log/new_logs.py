@@ -10,7 +10,7 @@ from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 
 
 class NewLogs:
-    """The new logs that have no directory yet. Long work creates one directory after another."""
+    """The new logs that have no directory yet. Their directories are created one after another, as long work."""
 
     def __init__(self, clock: Clock, timers: Timers, long_work: LongWork, fail: Callable[[str], object]):
         """Create; `fail` takes the log directory offline."""
@@ -23,15 +23,18 @@ class NewLogs:
         self._is_given_up = False
 
     def make_soon(self, log: Log) -> None:
-        """Create the directory of a log, after those of the logs that are waiting. If no log is waiting, create it at
-        once."""
+        """Create the directory of a log when the directories of all waiting logs are created. If no log is waiting,
+        create it immediately.
+        """
         self.waiting.append(log)
         if not self._is_making:
             self._is_making = True
             self._long_work.start(self._make_all())
 
     def make_next(self) -> None:
-        """Create the next directory, unless its log was deleted or an append has created it. Raise OSError."""
+        """Create the directory of the log that has waited longest. Do nothing if the log was deleted or an append has
+        created the directory. Raise OSError.
+        """
         if self.waiting[0].failure is None:
             self.waiting[0].make()
         self.waiting.popleft()

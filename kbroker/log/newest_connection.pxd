@@ -4,21 +4,21 @@ from libc.stdint cimport int64_t
 from kbroker.record.batch cimport BatchFields
 
 cdef enum:
-    # The connection of a request that is never late, and the newest connection before the first request.
+    # As the connection of a request: the request is never late. As the newest connection: no request was executed yet.
     ANY_CONNECTION = 0
-    # After this many refusals without an execution, requests on the older connection are executed again. Otherwise the
-    # broker would refuse a client that does not give up that connection forever.
+    # After this many refusals in a row, requests on the older connection are executed again. Otherwise a client that
+    # keeps using the older connection would be refused forever.
     MOST_REFUSALS = 8
 
 
 cdef struct NewestConnection:
     int64_t connection_id
-    int refusals            # since the last execution
+    int refusals            # the number of late requests refused since the last execution
 
 
 cdef struct LateRefusal:
-    int64_t newest_id       # of the connection for which a late request was refused; ANY_CONNECTION: it was not late
-    int number              # of the refusal; the one with MOST_REFUSALS is the last
+    int64_t newest_id       # the newest connection when a late request was refused; ANY_CONNECTION: not late
+    int number              # the number of the refusal, from 1; refusal MOST_REFUSALS is the last
 
 
 cdef inline bint is_late(const NewestConnection *newest, int64_t connection_id) noexcept:
@@ -39,7 +39,7 @@ cdef inline int forget_connection(NewestConnection *newest) noexcept:
 
 
 cdef inline LateRefusal count_refusal(NewestConnection *newest) noexcept:
-    """Count the refusal of a late request. After MOST_REFUSALS forget the connection."""
+    """Count the refusal of a late request. After MOST_REFUSALS, forget the newest connection."""
     cdef LateRefusal refusal
     newest.refusals += 1
     refusal.newest_id, refusal.number = newest.connection_id, newest.refusals

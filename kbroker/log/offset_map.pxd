@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
 cdef struct Slot:
-    uint64_t low                # half of the key's hash
+    uint64_t low                # the low half of the key's hash
     uint64_t high
     int64_t offset_plus_1       # 0: the slot is free
 

@@ -1,8 +1,8 @@
-"""A map from keys to their last offset, in memory of a fixed size.
+"""Maps each key to its last offset, in memory of a fixed size.
 
-A key is stored as a 128-bit hash, so that each entry takes 24 bytes. A collision would make compaction drop a record
-that it must keep. Therefore the hash is SipHash-2-4 with a random secret for each map: no client can construct keys
-that collide.
+A key is stored as a 128-bit hash, so that each entry takes 24 bytes. If the hashes of two keys were equal, compaction
+would drop a record that it must keep. Therefore the hash is SipHash-2-4 with a random secret for each map: no client
+can construct keys with equal hashes.
 """
 import os
 
@@ -83,14 +83,13 @@ cdef void hash_key(uint64_t secret_low, uint64_t secret_high, const uint8_t *key
 
 
 cdef class OffsetMap:
-    """A hash table with open addressing and linear probing. `latest_offset` is the greatest log offset entered, -1 if
+    """A hash table with open addressing and linear probing. `latest_offset` is the greatest offset in the map, -1 if
     the map is empty.
     """
 
     def __init__(self, int64_t max_bytes, double load_factor, int64_t max_keys, bytes secret=None):
-        """Allocate at most `max_bytes` of memory, of which keys fill up to `load_factor` (clamped to 0.01 to 1).
-
-        Allocate less if `max_keys` keys need less. Raise MemoryError.
+        """Allocate at most `max_bytes` of memory. Keys fill at most the fraction `load_factor` of it (0.01 to 1; other
+        values are clamped). Allocate less memory if that is enough for `max_keys` keys. Raise MemoryError.
         """
         cdef uint64_t words[2]
         secret = os.urandom(SECRET_BYTES) if secret is None else secret
@@ -99,7 +98,7 @@ cdef class OffsetMap:
         load_factor = min(max(load_factor, 0.01), 1.0)
         memcpy(words, <const uint8_t *>secret, SECRET_BYTES)
         self.secret_low, self.secret_high = little_endian(words[0]), little_endian(words[1])
-        # One slot is always free: an unsuccessful search ends there.
+        # One slot is always free, because a search for a missing key ends at a free slot.
         self.slots = max(<int64_t>2, min(max_bytes // SLOT_BYTES, <int64_t>(max_keys / load_factor) + 2))
         self.max_entries = max(<int64_t>1, min(<int64_t>(self.slots * load_factor), self.slots - 1))
         self.latest_offset = -1
@@ -111,7 +110,7 @@ cdef class OffsetMap:
         free(self.table)
 
     cdef Slot *slot_of(self, uint64_t low, uint64_t high) noexcept nogil:
-        """Return the slot with the hash. If there is none, return the free slot where the hash belongs."""
+        """Return the slot with the hash. If no slot has it, return the free slot in which the hash must be stored."""
         cdef int64_t number = <int64_t>(low % <uint64_t>self.slots)
         while self.table[number].offset_plus_1 and (self.table[number].low != low or self.table[number].high != high):
             number += 1
@@ -120,7 +119,7 @@ cdef class OffsetMap:
         return &self.table[number]
 
     cdef bint put_key(self, const uint8_t *key, Py_ssize_t size, int64_t offset) noexcept nogil:
-        """Enter a key. Return False if the map is full and does not contain the key."""
+        """Set the last offset of a key. Return False if the map is full and does not contain the key."""
         cdef uint64_t low, high
         cdef Slot *slot
         hash_key(self.secret_low, self.secret_high, key, size, &low, &high)
@@ -141,8 +140,8 @@ cdef class OffsetMap:
         return self.slot_of(low, high).offset_plus_1 - 1
 
     def put(self, bytes key not None, int64_t offset) -> bool:
-        """Set the last offset of `key`. `offset` must be above all earlier ones. Return False if the map is full and
-        lacks the key.
+        """Set the last offset of `key`. `offset` must be above all offsets in the map. Return False if the map is full
+        and does not contain the key.
         """
         return self.put_key(<const uint8_t *>key, len(key), offset)
 
@@ -155,7 +154,7 @@ cdef class OffsetMap:
 
 
 def sip_hash_128(bytes secret not None, bytes key not None) -> bytes:
-    """Return the hash of a key, as 16 bytes."""
+    """Return the 128-bit SipHash-2-4 of `key`, as 16 bytes."""
     cdef uint64_t words[2]
     cdef uint64_t result[2]
     if len(secret) != SECRET_BYTES:

@@ -1,4 +1,4 @@
-"""`partition.metadata`: the topic id of a partition directory."""
+"""Reads and writes `partition.metadata`, which has the topic id of a partition directory."""
 import base64
 import binascii
 import os
@@ -20,7 +20,7 @@ def format_uuid(uuid: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes that `text` spells. Raise ValueError if it is not a uuid."""
+    """Return the 16 bytes of a UUID in Kafka's text form. Raise ValueError if `text` is not in this form."""
     try:
         uuid = base64.urlsafe_b64decode(text + '==')
     except binascii.Error as error:
@@ -54,5 +54,5 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
-    """Write the file, which is missing or cut short. The partition's next flush must sync it."""
+    """Write the file if it is missing or cut short, and return it. The partition's next flush must sync it."""
     return fs.write_file(os.path.join(directory, FILE_NAME), f'{_BEGINNING}{format_uuid(topic_id)}'.encode())

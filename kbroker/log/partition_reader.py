@@ -1,9 +1,10 @@
-"""Reads a partition directory that another process may own: for tools and for copied directories.
+"""Reads a partition directory that another process may own, for tools. The reader writes, locks and keeps open no file.
 
-Nothing is written, locked or kept open. A broker may append, roll, compact and delete during a read. If a file has
-vanished, the directory is listed again; the result is the content of the log at that moment. Indexes are hints: an
-entry that does not lead to its batch is ignored. The reader does not map indexes into memory, because a broker may trim
-them at any time.
+A broker may append, roll, compact and delete during a read. If a file has vanished, the reader lists the directory
+again and continues with the files that now exist.
+
+The reader uses index entries only as hints, and ignores an entry that does not lead to its batch. It does not map
+indexes into memory, because a broker may trim them at any time.
 """
 from __future__ import annotations
 
@@ -25,18 +26,19 @@ T = TypeVar('T')
 
 LAST_OFFSET = (1 << 63) - 1
 ATTEMPTS = 20
-"""The most times that files may vanish during one call. Each time, the broker has finished a deletion or a
-compaction."""
+"""The maximum number of times that files may vanish during one call. Each time, a broker has finished a deletion or a
+compaction.
+"""
 
 
 class IndexEntry(NamedTuple):
     last_offset: int
-    """The last offset of the batch that begins at `position`."""
+    """An entry of an `.index`: the last offset of a batch, and the position at which the batch begins."""
     position: int
 
 
 class SegmentReader:
-    """One `.log` file, up to the size that it had when opened. Raises OSError."""
+    """Reads one `.log` file, up to the size that it had when it was opened. Methods raise OSError."""
 
     def __init__(self, fs: FileSystem, directory: str, base_offset: int):
         self._index_path = os.path.join(directory, file_name(base_offset, OFFSET_INDEX_SUFFIX))
@@ -46,19 +48,22 @@ class SegmentReader:
         self.size_bytes = self.file.size()
 
     def _open(self, path: str) -> File:
-        """Open the file, or the `.swap` file of a finished compaction: the old segment may be gone by then."""
+        """Open the `.log` file. If it is missing, open its `.swap` file: a compaction may have removed the old segment
+        before the new one gets its final name.
+        """
         try:
             return self._fs.open(path)
         except FileNotFoundError:
             return self._fs.open(path + SWAP_SUFFIX)
 
     def position_of(self, offset: int) -> int:
-        """Return the position of the first batch that ends at or above `offset`. If no batch does, return the end of
-        the last one."""
+        """Return the position of the first batch whose last offset is at or above `offset`. If there is none, return
+        the position behind the last batch.
+        """
         return seek_batch(self.file, self._indexed_position(offset), self.size_bytes, offset)
 
     def end(self) -> tuple[int, int]:
-        """Return the position behind the last whole batch, and the offset that follows that batch."""
+        """Return the position behind the last whole batch, and the next offset after this batch."""
         position, next_offset = find_end(self.file, self._indexed_position(None), self.size_bytes)
         return position, self.base_offset if next_offset < 0 else next_offset
 
@@ -84,12 +89,12 @@ class SegmentReader:
         while low < high:
             middle = (low + high) // 2
             data = index.read_at(OFFSET_ENTRY.size, middle * OFFSET_ENTRY.size)
-            if len(data) < OFFSET_ENTRY.size:       # a broker has trimmed the file
+            if len(data) < OFFSET_ENTRY.size:       # a broker has trimmed the file since it was opened
                 high = middle
                 continue
             relative_offset, position = OFFSET_ENTRY.unpack(data)
             entry = IndexEntry(self.base_offset + relative_offset, position)
-            # The batch at the start of a segment is never indexed: zeros follow the last entry.
+            # Skip an entry of zeros, which is behind the last entry: the first batch of a segment is never indexed.
             if entry.last_offset > self.base_offset and (offset is None or entry.last_offset <= offset):
                 found, low = entry, middle + 1
             else:
@@ -98,10 +103,10 @@ class SegmentReader:
 
 
 class PartitionReader:
-    """A partition directory, read without owning it. Raises OSError, and CorruptLogError for damage.
+    """Reads a partition directory without owning it. Methods raise OSError, and CorruptLogError for damage.
 
-    Bytes at the end of the last segment that are not a whole batch are an unfinished write: the log ends before them.
-    Checksums are not verified.
+    If the last segment ends in bytes that are not a whole batch, they are an unfinished write, and the log ends before
+    them. Checksums are not verified.
     """
 
     def __init__(self, fs: FileSystem, directory: str):
@@ -109,10 +114,10 @@ class PartitionReader:
         self._fs = fs
 
     def base_offsets(self) -> list[int]:
-        """Return the segments' base offsets, in order.
+        """Return the base offsets of the segments, in ascending order.
 
-        List the directory until two listings agree. A single listing may miss a file that is renamed at that moment,
-        for example a compacted segment that gets its final name. The segment would be skipped silently.
+        List the directory until two listings agree. A single listing may miss a file that is being renamed, for example
+        a compacted segment that gets its final name. The reader would then skip the segment silently.
         """
         found: list[int] | None = None
         for _ in range(ATTEMPTS):
@@ -123,8 +128,7 @@ class PartitionReader:
         return found or []
 
     def start_offset(self) -> int:
-        """Return the base offset of the first segment, 0 if there is none. The log itself may begin at a higher
-        offset."""
+        """Return the base offset of the first segment, 0 if there is none. The log start offset may be higher."""
         return next(iter(self.base_offsets()), 0)
 
     def end_offset(self) -> int:
@@ -165,9 +169,10 @@ class PartitionReader:
                 return
 
     def producer_state(self) -> ProducerStateTable:
-        """Return the state of all producers at the end of the log: the newest sound snapshot plus the batches after it.
+        """Return the state of all producers at the end of the log. It is built from the newest sound snapshot and the
+        batches after it.
 
-        No producer is left out because it has expired: expiry depends on a broker's clock and setting.
+        Expired producers are included, because expiry depends on the clock and the configuration of a broker.
         """
         return self._attempt(self._replay_producers)
 
@@ -220,14 +225,17 @@ class PartitionReader:
 
 
 def are_of_a_partition(names: Iterable[str]) -> bool:
-    """Return whether these names are from a partition directory: whether one of them is the name of a segment."""
+    """Return whether the file names are those of a partition directory: whether one of them is the name of a segment
+    file.
+    """
     return any(parsed.kind == LOG_SUFFIX and parsed.state in ('', SWAP_SUFFIX)
                for name in names if (parsed := parse_file_name(name)))
 
 
 def _spans(bases: list[int], offset: int) -> Iterator[tuple[int, int | None]]:
-    """Yield (base offset, base offset of the next segment) of the segments, beginning with the one that has
-    `offset`."""
+    """Yield (base offset, base offset of the next segment) of each segment, beginning with the segment that contains
+    `offset`. The second value is None for the last segment.
+    """
     for base_offset, next_base in zip(bases, [*bases[1:], None], strict=False):
         if next_base is None or next_base > offset:
             yield base_offset, next_base
