@@ -47,7 +47,7 @@ cdef class MarkerHistory:
         return &self.markers[(self.oldest + self.count - 1 - number) % self.room]
 
     cdef int grow(self) except -1:
-        """Double the size of the array, up to MOST_MARKERS. The array is not yet a ring, so `oldest` is 0."""
+        """Double the size of the array, up to MOST_MARKERS. Until the array has that size, `oldest` is 0."""
         cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_MARKERS, 2 * self.room)
         cdef void *larger
         if room <= MOST_MARKERS:

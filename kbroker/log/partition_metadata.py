@@ -54,5 +54,7 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
-    """Write the file if it is missing or cut short, and return it. The partition's next flush must sync it."""
+    """Write the file and return it. The partition's next flush must sync it. Call this only if the file is missing or
+    cut short.
+    """
     return fs.write_file(os.path.join(directory, FILE_NAME), f'{_BEGINNING}{format_uuid(topic_id)}'.encode())

@@ -9,8 +9,8 @@ from kbroker.log.producer_state cimport ProducerSnapshot, ProducerStateTable
 cdef class PendingSnapshot:
     cdef ProducerSnapshot snapshot
     cdef ProducerStateTable producers
-    cdef bint is_synced                 # the log is, up to the offset of the snapshot
-    cdef object work                    # the generator that encodes or writes it, perhaps at its end
+    cdef bint is_synced                 # True if the log is synced up to the snapshot's offset
+    cdef object work                    # the generator that encodes or writes the snapshot; it may have ended
 
 
 @cython.final
@@ -18,7 +18,7 @@ cdef class PendingSnapshots:
     cdef str directory
     cdef object snapshots
     cdef object start_work
-    cdef list pending                   # a PendingSnapshot each, oldest first
+    cdef list pending                   # a list of PendingSnapshot, oldest first
 
     cdef int add(self, int64_t offset, ProducerStateTable producers) except -1
     cdef int mark_synced(self, int64_t offset) except -1

@@ -1,4 +1,6 @@
-"""The producer snapshots of a log that are not written yet. None may be written ahead of the synced log."""
+"""Encodes and writes the producer snapshots of a log. A snapshot may be written only after the log is synced up to its
+offset.
+"""
 import logging
 
 from libc.stdint cimport int64_t
@@ -8,25 +10,30 @@ from kbroker.log.producer_state cimport ProducerSnapshot, ProducerStateTable
 logger = logging.getLogger(__name__)
 
 cdef enum:
-    MOST_SNAPSHOT_BYTES = 8 * 1024 * 1024       # of the unwritten snapshots of a log, in addition to two
+    MOST_SNAPSHOT_BYTES = 8 * 1024 * 1024       # for unwritten snapshots of a log, besides two
 
 
 cdef class PendingSnapshot:
-    """A snapshot that is being encoded, or waits for the sync of the log below its offset, or is being written."""
+    """A snapshot that is not completely written. It is being encoded, is waiting for the sync of the log below its
+    offset, or is being written.
+    """
 
 
 cdef class PendingSnapshots:
-    """Begins a snapshot at each roll, encodes it as long work, and writes it when the log is synced that far."""
+    """Begins a snapshot at each roll, encodes it as long work, and writes it when the log is synced up to its offset.
+    """
 
     def __init__(self, str directory, snapshots, start_work):
-        """Create; `snapshots` writes the files, and `start_work` runs a generator to its end, at once or in slices."""
+        """Create. `snapshots` writes the files. `start_work` runs a generator to its end, either immediately or in
+        slices.
+        """
         self.directory = directory
         self.snapshots = snapshots
         self.start_work = start_work
         self.pending = []
 
     cdef int add(self, int64_t offset, ProducerStateTable producers) except -1:
-        """Begin a snapshot of the producers at `offset`, unless an earlier snapshot is still being encoded."""
+        """Begin a snapshot of `producers` at `offset`. Do nothing while an earlier snapshot is being encoded."""
         cdef ProducerSnapshot snapshot = producers.begin_snapshot(offset)
         cdef PendingSnapshot pending
         if snapshot is not None:
@@ -50,14 +57,16 @@ cdef class PendingSnapshots:
         return 0
 
     def encode(self, PendingSnapshot pending):
-        """Encode a snapshot as a generator, and then write it if the log is synced up to its offset."""
+        """Encode a snapshot, then write it if the log is synced up to its offset. A generator for long work."""
         yield from pending.snapshot.encode()
         pending.producers.end_snapshot(pending.snapshot)
         if pending.is_synced:
             self.start(pending, self.write(pending))
 
     cdef int write_synced(self, PendingSnapshot pending) except -1:
-        """Write a snapshot as soon as it is encoded, because the log is synced up to its offset."""
+        """Note that the log is synced up to the offset of a snapshot. Write the snapshot now if it is encoded,
+        otherwise after it is encoded.
+        """
         if not pending.is_synced:
             pending.is_synced = True
             if pending.snapshot.is_encoded:
@@ -65,9 +74,8 @@ cdef class PendingSnapshots:
         return 0
 
     def write(self, PendingSnapshot pending):
-        """Write a snapshot as a generator.
-
-        A failure is only logged, because a lost snapshot only makes the next opening slower.
+        """Write a snapshot. A generator for long work. An error is only logged, because a lost snapshot only makes the
+        next opening slower.
         """
         cdef ProducerSnapshot snapshot = pending.snapshot
         try:
@@ -77,8 +85,9 @@ cdef class PendingSnapshots:
         self.pending.remove(pending)
 
     cdef int limit(self, int64_t more_bytes) except -1:
-        """Give up snapshots if they have too many bytes. Keep the oldest, which is written next, and the newest, which
-        is the most useful."""
+        """Give up snapshots if all together, with `more_bytes`, have more than MOST_SNAPSHOT_BYTES. Keep the oldest
+        snapshot, which is written next, and the newest one, which is the most useful.
+        """
         for pending in self.pending:
             more_bytes += len((<PendingSnapshot>pending).snapshot.content)
         while len(self.pending) > 1 and more_bytes > MOST_SNAPSHOT_BYTES:
@@ -106,7 +115,7 @@ cdef class PendingSnapshots:
         return 0
 
     cdef int drop_below(self, int64_t offset) except -1:
-        """Give up the snapshots below `offset`, which describe segments that were replaced."""
+        """Give up the snapshots below `offset`, because compaction has replaced the segments there."""
         for pending in list(self.pending):
             if (<PendingSnapshot>pending).snapshot.offset < offset:
                 self.give_up(pending)

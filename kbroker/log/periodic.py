@@ -7,11 +7,13 @@ from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.log import Log
 
 Visit = Callable[[Log], Generator[None, None, object] | None]
-"""A visitor of a log. It acts at once, or returns a generator that acts in parts."""
+"""A function that does periodic work on a log. It does all work in the call, or returns a generator that does the work
+in parts.
+"""
 
 
 class Periodic:
-    """The timers of a directory's periodic work, and the rounds in which it visits all logs."""
+    """Runs the periodic work of a log directory. Each kind of work has a timer, and visits all logs in rounds."""
 
     def __init__(self, logs: dict[TopicPartition, Log], timers: Timers, long_work: LongWork):
         self._logs = logs
@@ -22,17 +24,19 @@ class Periodic:
         self._is_over = False
 
     def every(self, interval_ms: int, callback: Callable[[], object]) -> None:
-        """Call `callback` in this interval until `stop`."""
+        """Call `callback` every `interval_ms` until `stop` is called."""
         self._stop_timers.append(self._timers.every(interval_ms, callback))
 
     def visit_all(self, visit: Visit) -> None:
-        """Visit each online log, as long work. Do nothing while the previous round of `visit` is running."""
+        """Call `visit` for each log that is online, as long work. Do nothing while the previous round of `visit` is
+        running.
+        """
         if visit not in self._in_progress:
             self._in_progress.add(visit)
             self._long_work.start(self._visit_each(visit))
 
     def stop(self) -> None:
-        """Stop all timers, and end each round before its next log."""
+        """Stop all timers, and end each running round before it visits the next log."""
         self._is_over = True
         for stop in self._stop_timers:
             stop()

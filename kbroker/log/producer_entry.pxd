@@ -28,10 +28,10 @@ cdef class ProducerEntry:
     cdef CachedBatch window[WINDOW_BATCHES]
     cdef int newest
     cdef int cached
-    cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
+    cdef PyObject *previous_open        # borrowed: the table keeps producers with an open transaction
     cdef PyObject *next_open
-    cdef int64_t snapshot_number        # of the table's last snapshot that has this producer, or does not need it
-    cdef NewestConnection newest_connection     # of the current epoch; in memory only
+    cdef int64_t snapshot_number        # the last snapshot that has this producer or does not need it
+    cdef NewestConnection newest_connection     # for the current epoch; not in snapshots
 
     cdef const CachedBatch *last_batch(self) noexcept
     cdef int take_epoch(self, int16_t producer_epoch) noexcept

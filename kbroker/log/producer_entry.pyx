@@ -7,7 +7,9 @@ from kbroker.record.batch cimport BatchFields, batch_last_offset, sequence_after
 
 
 cdef class ProducerEntry:
-    """The state of one producer id: its epoch, its last batches (at most five, of one epoch), its open transaction."""
+    """The state of one producer id: its epoch, its last batches (at most five, all of the same epoch), and its open
+    transaction.
+    """
 
     def __init__(self, int64_t producer_id):
         self.producer_id = producer_id
@@ -17,7 +19,7 @@ cdef class ProducerEntry:
         self.transaction_first_offset = -1
 
     cdef const CachedBatch *last_batch(self) noexcept:
-        """Return the last batch, NULL if none is known."""
+        """Return the last batch of the producer, NULL if no batch is known."""
         return &self.window[self.newest] if self.cached else NULL
 
     cdef int take_epoch(self, int16_t producer_epoch) noexcept:
@@ -41,7 +43,7 @@ cdef class ProducerEntry:
         return 0
 
     cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept:
-        """Return the cached batch of the same epoch with the same first and last sequence, or NULL."""
+        """Return the cached batch that has the same epoch, first sequence and last sequence as `batch`, or NULL."""
         cdef int i
         cdef const CachedBatch *slot
         if batch.producer_epoch != self.producer_epoch:
@@ -77,7 +79,7 @@ cdef class ProducerEntry:
 cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_t producer_epoch,
                                const CachedBatch *last, int64_t timestamp_ms, int32_t coordinator_epoch,
                                int64_t first_offset) noexcept:
-    """Write the state of a producer. `last` is NULL if no batch of it is known."""
+    """Write the state of a producer to a snapshot entry. `last` is its last batch, NULL if no batch is known."""
     entry.producer_id = producer_id
     entry.producer_epoch = producer_epoch
     entry.last_sequence = last.last_sequence if last != NULL else -1

@@ -20,13 +20,13 @@ cdef class ProducerRoom:
 @cython.final
 cdef class ProducerSnapshot:
     cdef readonly int64_t offset
-    cdef readonly bytes content         # to be read once `is_encoded`
+    cdef readonly bytes content         # complete only when `is_encoded`
     cdef readonly bint is_encoded
     cdef int64_t number
-    cdef dict entries                   # of the table. New producers and changed ones have `number`
-    cdef array ids                      # of the producers, once they are listed
-    cdef Py_ssize_t next                # the first of them that `encode` has not seen
-    cdef SnapshotEntry *end             # in `content`, of what is encoded
+    cdef dict entries                   # the table's; new and changed producers have `number`
+    cdef array ids                      # the producer ids, after `list_producers`
+    cdef Py_ssize_t next                # the index of the first id that `encode` has not encoded
+    cdef SnapshotEntry *end             # the end of the encoded entries in `content`
     cdef uint32_t crc
 
     cdef SnapshotHead *head(self) noexcept
@@ -37,14 +37,14 @@ cdef class ProducerSnapshot:
 @cython.final
 cdef class ProducerStateTable:
     cdef readonly dict entries
-    cdef ProducerSnapshot snapshot      # the one that is being encoded
-    cdef int64_t snapshot_number        # of the last one that was begun
+    cdef ProducerSnapshot snapshot      # the snapshot that is being encoded
+    cdef int64_t snapshot_number        # the number of the snapshot begun last
     cdef readonly ProducerRoom room
     cdef public Py_ssize_t most_producers
     cdef readonly dict verifications
     cdef readonly UnstableTransactions unstable
     cdef MarkerHistory markers
-    cdef ProducerEntry recent           # the last one that `find` returned, still in entries
+    cdef ProducerEntry recent           # the entry that `find` returned last, if it is still in `entries`
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
 

@@ -1,8 +1,8 @@
 """The producer state of a partition: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
 
-`check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. If the
-batch cannot be written after `check`, the table has not changed. `replay_batch` adopts a batch that was read from a
-log.
+`check` accepts or refuses a batch, and changes nothing. `adopt` applies a batch that is in the log or in its unwritten
+tail. If a batch cannot be written after `check`, the table remains unchanged. `replay_batch` adopts a batch that was
+read from a log.
 """
 from typing import NamedTuple
 
@@ -30,17 +30,21 @@ cdef enum:
     LAST_EPOCH = 32767
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
-    ENTRIES_AT_ONCE = 512       # the producers that one part of long work looks at
+    ENTRIES_AT_ONCE = 512       # the producers that one part of long work processes
 
 
 MOST_PRODUCERS_OF_PARTITION = 100_000
-"""One part of long work, of about 1 ms, lists the ids of this many producers for a snapshot. Further parts encode and
-write it."""
+"""The number of producers whose ids one part of long work lists for a snapshot, which takes about 1 ms. Other parts
+encode and write the snapshot.
+"""
 MOST_PRODUCERS = 1_000_000
-"""The most producers of all partitions together. Each takes about 300 bytes."""
+"""The maximum number of producers in all partitions of a log directory together. A producer takes about 300 bytes of
+memory.
+"""
 MOST_VERIFICATIONS = 1_000
-"""The most verifications of a partition. Each lasts from a request's arrival to its append. A further one replaces the
-oldest."""
+"""The maximum number of verifications in a partition. A verification lasts from the arrival of a request to its append.
+A verification above the maximum replaces the oldest.
+"""
 
 
 class ActiveProducer(NamedTuple):
@@ -55,9 +59,8 @@ class ActiveProducer(NamedTuple):
 
 
 cdef class Verification:
-    """The guard of a producer that asked whether its transaction includes this partition, and has not appended since.
-
-    An append must bring the very object that the table holds (KIP-890).
+    """The guard of a transactional append (KIP-890). It exists while the coordinator verifies that the producer's
+    transaction includes this partition, and until the append. The append must pass the same object that the table has.
     """
 
     cdef int16_t producer_epoch
@@ -67,17 +70,17 @@ cdef class Verification:
 
 
 cdef class ProducerRoom:
-    """The number of producers that all partitions of a log directory know together, and the bound on that number."""
+    """The total number of producers in all partitions of a log directory, and the bound on this number."""
 
     def __init__(self, int64_t most=MOST_PRODUCERS):
         self.most = most
 
 
 cdef class ProducerStateTable:
-    """All producers of a partition, after the batches below `end_offset`.
+    """The state of all producers of a partition after the batches below `end_offset`.
 
-    An append of a new producer is refused once the partition knows `most_producers`, or all partitions that share
-    `room` know `room.most`. A batch that the log holds already is never refused.
+    The first append of a new producer is refused if the partition has `most_producers` producers, or if all partitions
+    that share `room` have `room.most` together. A batch that the log already holds is never refused.
     """
 
     def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS, ProducerRoom room=None):
@@ -90,7 +93,7 @@ cdef class ProducerStateTable:
         self.clear(0)
 
     def clear(self, int64_t end_offset) -> None:
-        """Forget everything. The next batch is expected at `end_offset`."""
+        """Forget all producers. The next batch is expected at `end_offset`."""
         self.room.held -= len(self.entries)
         self.entries = {}           # producer id -> ProducerEntry
         self.recent = None
@@ -101,8 +104,9 @@ cdef class ProducerStateTable:
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
-        """Return the entry or None, and remember it. Each batch needs its entry twice, and consecutive batches often
-        have the same producer."""
+        """Return the entry of a producer, or None. Remember the entry for the next call: each batch needs its entry
+        twice, and consecutive batches often have the same producer.
+        """
         if self.recent is None or self.recent.producer_id != producer_id:
             entry = self.entries.get(producer_id)
             if entry is None:
@@ -113,8 +117,9 @@ cdef class ProducerStateTable:
     # ---- judging a batch ----
 
     cdef bint check(self, Append *append, const Marker *marker, CachedBatch *duplicate) except -1:
-        """Judge a batch. Return whether the log holds it already; if so, set `duplicate`. Raise KafkaError if the batch
-        is refused."""
+        """Check a batch. If the log already holds the batch, set `duplicate` and return True, otherwise return False.
+        Raise KafkaError if the batch must be refused.
+        """
         cdef const BatchFields *batch = &append.batch
         cdef int origin = append.origin
         cdef ProducerEntry entry = self.find(batch.producer_id)
@@ -147,7 +152,9 @@ cdef class ProducerStateTable:
         return False
 
     cpdef check_room(self, int64_t producer_id):
-        """Raise POLICY_VIOLATION for a new producer if there is no room for it until others expire."""
+        """Raise POLICY_VIOLATION if the producer is new and the table has no room for it. Room is made only when other
+        producers expire.
+        """
         if (len(self.entries) < self.most_producers and self.room.held < self.room.most
                 or producer_id in self.entries):
             return
@@ -188,10 +195,11 @@ cdef class ProducerStateTable:
 
     cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
                           int transaction_version) except -1:
-        """Judge a marker. A coordinator of transaction version 2 raises the epoch with each marker (KIP-890).
+        """Check a marker. Raise KafkaError if it must be refused.
 
-        The coordinator may repeat a marker whose answer was lost. So a marker with the current epoch passes while no
-        transaction is open (KAFKA-19999).
+        With transaction version 2, the coordinator raises the producer epoch with each marker (KIP-890). The
+        coordinator may repeat a marker if it received no answer. Therefore a marker with the current epoch is accepted
+        while no transaction is open (KAFKA-19999).
         """
         if entry is None or origin == ORIGIN_REPLICATION:
             return 0
@@ -206,13 +214,15 @@ cdef class ProducerStateTable:
         return 0
 
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch):
-        """Return whether the producer has an open transaction here in exactly this epoch."""
+        """Return whether the producer has an open transaction in this partition, with exactly this epoch."""
         return has_open(self.find(producer_id), producer_epoch)
 
     # ---- adopting a batch ----
 
     cdef object completed_by(self, const BatchFields *batch):
-        """Return the row that an ABORT marker adds to the transaction index, None if it ends no open transaction."""
+        """Return the row that an ABORT marker adds to the transaction index. Return None for a COMMIT marker, or if no
+        transaction is open.
+        """
         cdef ProducerEntry entry = self.find(batch.producer_id)
         cdef int64_t marker_offset = batch_last_offset(batch)
         if entry is None or entry.transaction_first_offset < 0:
@@ -251,9 +261,8 @@ cdef class ProducerStateTable:
         return 0
 
     def replay_batch(self, const uint8_t[::1] batch not None):
-        """Adopt a batch found in the log. Return the row of the transaction index for an ABORT marker, else None.
-
-        Raise CorruptBatchError for bytes that are no batch, and for a marker that cannot be read.
+        """Adopt a batch that was read from the log. Return the transaction index row of an ABORT marker, None for any
+        other batch. Raise CorruptBatchError if `batch` is not a batch, or is a marker that cannot be read.
         """
         cdef BatchFields fields
         cdef Marker marker
@@ -270,9 +279,8 @@ cdef class ProducerStateTable:
 
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms):
-        """Return the guard that the append must bring, or None if the transaction is open here already.
-
-        Raise KafkaError INVALID_PRODUCER_EPOCH if the log has seen a later epoch of the producer.
+        """Return the guard that the append must pass, or None if the transaction is already open in this partition.
+        Raise KafkaError INVALID_PRODUCER_EPOCH if the log has batches with a later epoch of the producer.
         """
         cdef ProducerEntry entry = self.find(producer_id)
         cdef Verification verification
@@ -283,7 +291,7 @@ cdef class ProducerStateTable:
             return None
         verification = self.verifications.get(producer_id)
         if verification is None:
-            if len(self.verifications) >= MOST_VERIFICATIONS:       # its append is refused then, and the client aborts
+            if len(self.verifications) >= MOST_VERIFICATIONS:       # the oldest's append is refused, its client aborts
                 del self.verifications[next(iter(self.verifications))]
             verification = Verification.__new__(Verification)
             verification.producer_epoch = producer_epoch
@@ -299,10 +307,10 @@ cdef class ProducerStateTable:
         return verification
 
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1:
-        """Drop the verification after an append.
+        """Drop the verification of a producer after an append.
 
-        If each transaction raises the epoch, a verification with the epoch of the marker belongs to the next
-        transaction, and a marker does not drop it (KAFKA-18654).
+        If each transaction raises the epoch, a verification with the epoch of a marker belongs to the next transaction.
+        The marker does not drop that verification (KAFKA-18654).
         """
         cdef Verification verification = self.verifications.get(producer_id)
         if verification is None or (
@@ -323,10 +331,10 @@ cdef class ProducerStateTable:
         return self.entries.get(producer_id)
 
     def remove_expired(self, int64_t now_ms):
-        """Remove producers that were idle for `expiration_ms` and have no open transaction. Remove verifications of
-        that age.
+        """Remove producers that have been idle for `expiration_ms` and have no open transaction. Also remove
+        verifications that are `expiration_ms` old.
 
-        A generator that yields after each small part, and returns the number of removed producers.
+        This generator yields after each small part, and returns the number of removed producers.
         """
         cdef Verification verification
         cdef ProducerEntry entry
@@ -354,7 +362,7 @@ cdef class ProducerStateTable:
     def encode_snapshot(self) -> bytes:
         """Return the content of an `<end_offset>.snapshot` file."""
         cdef ProducerSnapshot snapshot = self.snapshot
-        if snapshot is not None:                # the state is kept for one snapshot at a time
+        if snapshot is not None:                # finish the running snapshot first
             run_to_end(snapshot.encode())
             self.end_snapshot(snapshot)
         snapshot = self.begin_snapshot(self.end_offset)
@@ -363,8 +371,9 @@ cdef class ProducerStateTable:
         return snapshot.content
 
     cdef ProducerSnapshot begin_snapshot(self, int64_t end_offset):
-        """Begin a snapshot, which the caller encodes in parts before it calls `end_snapshot`. Return None while another
-        snapshot is being encoded."""
+        """Begin and return a snapshot. The caller encodes it in parts, then calls `end_snapshot`. Return None if
+        another snapshot is being encoded.
+        """
         if self.snapshot is not None:
             return None
         self.snapshot_number += 1
@@ -372,22 +381,25 @@ cdef class ProducerStateTable:
         return self.snapshot
 
     cdef int end_snapshot(self, ProducerSnapshot snapshot) except -1:
-        """Stop preserving producers for a snapshot, because it is encoded or given up."""
+        """End a snapshot that is encoded or given up: stop preserving the old states of producers for it."""
         if self.snapshot is snapshot:
             self.snapshot = None
         return 0
 
     cdef int keep_for_snapshot(self, ProducerEntry entry) except -1:
-        """Encode a producer that is about to change, if the current snapshot still needs its state."""
+        """If a snapshot is being encoded and still needs this producer's state, encode it now: the producer is about to
+        change.
+        """
         if self.snapshot is not None:
             self.snapshot.add(entry)
         entry.snapshot_number = self.snapshot_number
         return 0
 
     def load_snapshot(self, bytes data not None, int64_t end_offset, int64_t now_ms) -> None:
-        """Replace the state by a snapshot of `end_offset`, without the producers that have expired since.
+        """Replace the table by the content of a snapshot at `end_offset`, without producers that have expired by
+        `now_ms`.
 
-        Raise CorruptLogError if the snapshot is damaged. The table is then empty.
+        If the snapshot is damaged, empty the table and raise CorruptLogError.
         """
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -423,14 +435,15 @@ cdef class ProducerStateTable:
 
 
 cdef class ProducerSnapshot:
-    """The content of an `<offset>.snapshot` file: the producers below `offset`, encoded in parts.
+    """The content of an `<offset>.snapshot` file: the state of the producers after the batches below `offset`.
 
-    The table may change between the parts. Before it changes or removes a producer, it adds the producer to the
-    snapshot.
+    The snapshot is encoded in parts, and the table may change between two parts. Before the table changes or removes a
+    producer, it adds the producer to the snapshot.
     """
 
     def __init__(self, int64_t offset, int64_t number, dict entries not None):
-        """Create; `entries` has the producers of the table. No producer has `number` as its snapshot number yet."""
+        """Create. `entries` has the producers of the table. No producer may have `number` as its snapshot number yet.
+        """
         self.offset = offset
         self.number = number
         self.entries = entries
@@ -442,11 +455,11 @@ cdef class ProducerSnapshot:
         return <SnapshotHead *>PyBytes_AS_STRING(self.content)
 
     def encode(self):
-        """Encode all producers, as a generator that yields after each small part."""
+        """Encode all producers. This generator yields after each small part."""
         cdef ProducerEntry entry
         cdef Py_ssize_t number
         if len(self.entries) > ENTRIES_AT_ONCE:
-            yield                               # one request may roll many logs
+            yield                               # because one request may roll many logs
         self.list_producers()
         while self.next < len(self.ids):
             for number in range(min(len(self.ids) - self.next, <Py_ssize_t>ENTRIES_AT_ONCE)):
@@ -460,7 +473,9 @@ cdef class ProducerSnapshot:
         self.is_encoded = True
 
     cdef int list_producers(self) except -1:
-        """List the ids in an array, unless this was done. The garbage collector would search a list repeatedly."""
+        """List the producer ids in an array, unless they are already listed. A list would be slower: the garbage
+        collector would scan it repeatedly.
+        """
         cdef Py_ssize_t number = 0
         if self.ids is None:
             self.ids = clone(array('q'), len(self.entries), zero=False)

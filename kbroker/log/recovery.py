@@ -1,22 +1,22 @@
-"""Opens a partition directory: builds segments, producer state and leader epochs from its files.
+"""Opens a partition directory: builds the segments, the producer state and the leader epochs from its files.
 
-After a clean stop, indexes are trusted if they look sound, and the producer state comes from the newest snapshot. After
-an unclean stop, every segment at or above the recovery point is read completely. The checksums, sizes and order of its
-batches are checked. Its indexes and the producer state are rebuilt from its batches.
+After a clean stop, indexes are trusted if they look sound, and the producer state is read from the newest snapshot.
+After an unclean stop, recovery reads every segment at or above the recovery point completely. It checks the checksums,
+sizes and order of the batches, and rebuilds the indexes and the producer state from them.
 
-The log ends before the first bytes that are not a batch, as in Apache Kafka. Unsynced writes may survive a power cut in
-any order, so valid batches may follow. These batches are preserved next to the log in `.cut` files, which
-kbroker-dump-log reads and no broker does. Damage that an operator has accepted is not treated as a power cut: all sound
-batches stay in the log (`salvage`).
+Recovery ends the log before the first bytes that are not a batch, as Apache Kafka does. Valid batches may follow these
+bytes, because unsynced writes may survive a power cut in any order. Recovery preserves the valid batches next to the
+log in `.cut` files. kbroker-dump-log reads these files; no broker does. If an operator has accepted the damage, all
+sound batches stay in the log instead (`salvage`).
 
-All bytes above the recovery point are written again before they are synced. A sync of the last broker may have failed.
-The kernel may then hold these bytes only in memory, and count them as written. The next acknowledged record must not
-follow bytes that a power cut would take.
+Recovery rewrites all bytes above the recovery point before it syncs them. The reason is that a sync by the previous
+broker may have failed: the kernel may then treat bytes as written that are only in memory. The next acknowledged record
+must not follow bytes that a power cut would lose.
 
-A disk that keeps synced bytes loses no acknowledged record, and therefore nothing below the recovery point or the
-checkpointed high watermark. If the log ends below one of these offsets, acknowledged records are lost, and the broker
-logs an error. Records above both offsets may have been acknowledged since the last checkpoint, but no file shows it. If
-a power cut took those, the broker logs a warning.
+All records below the recovery point or below the checkpointed high watermark were acknowledged. If the log ends below
+one of these offsets, the disk has lost synced bytes, and the broker logs an error. Records above both offsets may have
+been acknowledged since the last checkpoint, but no file shows this. If a power cut took records there, the broker logs
+a warning.
 """
 import logging
 import os
@@ -51,14 +51,14 @@ TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
 BESIDE_SEGMENTS = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 MOST_TRANSACTIONS = 5
-"""The most open transactions that a log message names."""
+"""The maximum number of open transactions that a log message names."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LogOptions:
-    """The options of one opening. The defaults are for a log that was closed cleanly and has no manager."""
+    """The options for opening a log. The defaults are for a log that was closed cleanly and has no LogManager."""
 
     log_start_offset: int = 0
     recovery_point: int = 0
@@ -66,36 +66,41 @@ class LogOptions:
     high_watermark: int = 0
     """The offset below which everything was acknowledged, according to the checkpoint of high watermarks."""
     clean_shutdown: bool = True
-    """If False, segments above the recovery point are read whole."""
+    """If False, the opening reads segments above the recovery point completely."""
     expected_end_offset: int = 0
     """After a clean stop, the opening raises CorruptLogError for a log that ends below this offset."""
     distrusted: frozenset[str] = frozenset()
-    """The names of damaged files. The opening recovers their segments, and rebuilds files that can be derived from the
-    log."""
+    """The names of damaged files. The opening recovers the segments of these files, and rebuilds the files that can be
+    derived from the log.
+    """
     keeps_holes: bool = False
-    """If True, keep the sound batches of a damaged segment and all segments after it. Otherwise the log ends at the
-    damage."""
+    """If True, keep all sound batches of a damaged segment, and all later segments. Otherwise the log ends at the
+    damage.
+    """
     refuse_damage: bool = False
-    """If True, raise CorruptLogError for damage that recovery would mend by cutting the log."""
+    """If True, the opening raises CorruptLogError for damage that recovery would otherwise mend by cutting the log."""
     sync_later: bool = False
-    """If True, `Log.finish_recovery` syncs the recovered bytes. Otherwise they are durable when the log is open."""
+    """If True, the recovered bytes are durable only after `Log.finish_recovery`. Otherwise the opening syncs them."""
     producer_expiration_ms: int = 86400000
     producer_room: ProducerRoom | None = None
-    """The bound on producers that this log shares with other logs. If None, the log has its own bound."""
+    """The bound on the number of producers that this log shares with other logs. If None, the log has a bound that it
+    does not share.
+    """
     removals: Removals | None = None
     """Removes the files of deleted segments file.delete.delay.ms later. If None, the log removes them at once."""
     maker: Callable[[], Iterable[str]] | None = None
-    """A function that creates the directory of a new log, and returns the paths of further files that the first flush
-    must sync. It is called at the first append or by `Log.make`. None for a log that exists."""
+    """For a new log, a function that creates its directory, and returns the paths of further files that the first flush
+    must sync. The first append or `Log.make` calls it. None for an existing log.
+    """
     start_work: Callable[[Generator[None, None, None]], object] = run_to_end
-    """Runs work that may be long in slices. The default runs it at once."""
+    """Runs a generator whose work may take long, in slices. The default runs it in one piece."""
     on_failure: Callable[[KafkaError], object] = lambda failure: None
-    """Called once the disk has failed."""
+    """Called when the disk has failed."""
 
 
 @dataclass
 class Opening:
-    """A partition directory during its opening."""
+    """Opens a partition directory, and holds its files and state during the opening."""
 
     fs: FileSystem
     directory: str
@@ -105,12 +110,14 @@ class Opening:
     segments: list[Segment] = field(default_factory=list)
     was_cut: bool = False
     was_kept: bool = False
-    """True if `.cut` files preserve valid batches from behind the end of the log."""
+    """True if valid batches from behind the end of the log were preserved in `.cut` files."""
     is_unsynced: bool = False
-    """True if something was recovered. Before it becomes visible, sync `files_to_sync` and call `finish`."""
+    """True if data was recovered. Before the data becomes visible to clients, the caller must call `rewrite` and
+    `finish`.
+    """
     recovered: list[Segment] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
-    """The files outside segments that were written again."""
+    """The paths of the files outside segments that `rewrite` has written again."""
 
     def __post_init__(self) -> None:
         self.log_start_offset = self.options.log_start_offset
@@ -165,7 +172,7 @@ class Opening:
         self._close_files()
 
     def _close_files(self) -> None:
-        """Close the files, because an idle partition holds no descriptor."""
+        """Close the files of the segments, because an idle partition must not use file descriptors."""
         for segment in self.segments:
             segment.close_file()
 
@@ -174,7 +181,9 @@ class Opening:
         return self.segments[-1].next_offset if self.segments else self.log_start_offset
 
     def _find_files(self) -> dict[str, int]:
-        """Return the files by name, with their sizes, after finishing or removing leftovers of a crash."""
+        """Finish interrupted swaps and remove incomplete files. Then return {file name: size in bytes} of the
+        directory.
+        """
         sizes = self.fs.sizes(self.directory)
         for name in [name for name, size_bytes in sizes.items() if size_bytes == NO_FILE]:
             del sizes[name]
@@ -191,8 +200,10 @@ class Opening:
         return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
 
     def _keep_sound_batches(self, sizes: dict[str, int]) -> bool:
-        """Remove bytes that are no batch from the middle of the log files. Return whether a file has changed."""
-        from kbroker.log.salvage import keep_sound_batches  # only after an operator has accepted damage
+        """Remove the bytes that are not a batch from the log files, even between batches. Return whether a file has
+        changed.
+        """
+        from kbroker.log.salvage import keep_sound_batches  # needed only after accepted damage
 
         bases = sorted(parsed.offset for name in sizes if (parsed := parse_file_name(name))
                        and (parsed.kind, parsed.state) == (LOG_SUFFIX, ''))
@@ -203,7 +214,7 @@ class Opening:
         return has_changed
 
     def _read_leader_epochs(self, is_there: bool) -> tuple[LeaderEpochs, bool]:
-        """Return the epochs, and whether they can be trusted."""
+        """Return the leader epochs, and whether they can be trusted."""
         try:
             epochs = LeaderEpochs(self.fs, self.directory, read=is_there)
             return epochs, bool(epochs.rows)
@@ -213,9 +224,10 @@ class Opening:
             return LeaderEpochs(self.fs, self.directory, read=False), False
 
     def _has_records_before_the_first_epoch(self) -> bool:
-        """Return whether a power cut brought back a segment that retention had removed.
+        """Return whether a power cut has undone the removal of a segment.
 
-        The disk may lose that removal, and still keep the later change of the epochs and the end of the log.
+        After retention removes a segment, it changes the leader epochs. The disk may lose the removal, but keep the
+        change of the epochs and the end of the log.
         """
         return not self.options.clean_shutdown and self.log_start_offset < self.leader_epochs.rows[0][1]
 
@@ -287,7 +299,7 @@ class Opening:
                     return
 
     def _report_loss(self) -> None:
-        """Report whether the end of the log lacks acknowledged records."""
+        """Log an error or a warning if the log ends before records that were or may have been acknowledged."""
         proof = None
         if self.options.clean_shutdown:
             proof = 'the last broker stopped cleanly' if self.was_cut else None
@@ -306,7 +318,8 @@ class Opening:
     def _report_open_transactions(self) -> None:
         """Log the transactions that are open in a log with accepted damage.
 
-        A marker may be lost. Its coordinator, which has ended the transaction, writes no second one.
+        The damage may have removed the marker of such a transaction. The coordinator has ended the transaction and will
+        not write the marker again.
         """
         if not self.options.keeps_holes:
             return
@@ -322,7 +335,7 @@ class Opening:
                            self.directory, named, more, topic, partition)
 
     def _recover(self, segment: Segment) -> bool:
-        """Recover a segment. Return True if the log now ends in it because it was cut."""
+        """Recover a segment. Return True if the log was cut in this segment and now ends there."""
         result = segment.recover(self.producers, self.leader_epochs)
         if result.damage is not None:
             self._report(segment, result)
@@ -335,11 +348,11 @@ class Opening:
         return self._lost_its_end(segment)
 
     def _lost_its_end(self, segment: Segment) -> bool:
-        """Return whether a power cut took the end of a segment that has a successor. A disk may write in any order.
+        """Return whether a power cut took the end of a segment that is not the last.
 
-        The batches after the gap were never acknowledged, and the sequences of their producers would not match. In a
-        compacted topic the gap stays: compaction makes gaps too, and Kafka may have compacted above its last recovery
-        point.
+        A disk may write in any order, so later segments may exist. The batches after the gap were never acknowledged,
+        and the sequences of their producers would not match. In a compacted topic the gap is accepted: compaction makes
+        gaps too, and Kafka may have compacted above its last recovery point.
         """
         following = self.segments[self.segments.index(segment) + 1]
         if self.options.clean_shutdown or 'compact' in self.config.cleanup_policy or not (
@@ -377,7 +390,7 @@ class Opening:
         del self.segments[number + 1:]
 
     def _remove(self, segment: Segment, *, keep: bool) -> None:
-        """Remove a segment from the log. With `keep`, preserve its batches in a `.cut` file."""
+        """Remove a segment from the log. If `keep` is True, preserve its batches in a `.cut` file."""
         path = segment.log_file_path()
         logger.warning('%s: %d bytes from offset %d on are cut off%s', path, segment.size_bytes, segment.base_offset,
                        f' and kept in {path}{CUT_SUFFIX}' if keep else '')
@@ -394,11 +407,11 @@ class Opening:
         return not self.was_cut and self.recovered == self.segments[-1:]
 
     def rewrite(self) -> None:
-        """Write again all bytes that a sync might skip although the disk lacks them. Raise OSError, CorruptLogError.
+        """Rewrite all bytes that a sync might skip although the disk lacks them. Raise OSError, CorruptLogError.
 
-        A sync of the last broker may have failed, and a new sync skips the bytes that it failed to write: see
-        `File.rewrite`. Everything below the recovery point was synced, and the indexes have just been written. If the
-        recovery point is above 0, a flush has synced `partition.metadata`.
+        If a sync by the previous broker failed, a new sync skips the bytes that were not written: see `File.rewrite`.
+        Not rewritten are the bytes below the recovery point, which were synced, and the indexes, which the opening has
+        just written. If the recovery point is above 0, `partition.metadata` was synced too.
         """
         if self.options.clean_shutdown:
             return
@@ -416,9 +429,8 @@ class Opening:
                 self.rewritten.append(path)
 
     def files_to_sync(self) -> list[File]:
-        """Return the files of recovered segments.
-
-        Snapshots are written later, because a snapshot must never be ahead of the log.
+        """Return the files of recovered segments, which must be synced. Snapshots are written after this sync, because
+        a snapshot must never be ahead of the synced log.
         """
         files = [file for segment in self.recovered
                  for file in segment.files_to_sync(sealed=segment is not self.segments[-1])]
@@ -428,10 +440,11 @@ class Opening:
         return [*files, self.fs.open_directory(self.directory)]
 
     def finish(self, is_synced: bool) -> None:
-        """Make the recovered data durable, unless it `is_synced` already. Call this after `rewrite`. Raise OSError.
+        """Make the recovered data durable, unless the caller has synced it (`is_synced`). Call `rewrite` first. Raise
+        OSError.
 
-        No snapshot is written in the middle of the last segment. After a crash that segment is read from its start, and
-        a clean stop writes another snapshot.
+        Write no snapshot inside the last segment: after a crash, the last segment is read from its start, and a clean
+        stop writes a snapshot of the later state.
         """
         if not is_synced:
             for file in self.files_to_sync():

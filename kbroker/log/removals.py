@@ -1,6 +1,6 @@
-"""Removes files and directories that have left their log, after a delay and off the loop.
+"""Removes files and directories that no longer belong to a log, after a delay and in a worker thread.
 
-The kernel needs a tenth of a second to unlink a large file whose pages are all cached.
+A thread is needed because the kernel takes a tenth of a second to unlink a large file whose pages are all cached.
 """
 import logging
 from functools import partial
@@ -16,8 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 class Removals:
-    """The pending removals, which run as jobs of `submit`. After a stop, the next start removes the remaining files,
-    which it recognizes by their names."""
+    """The pending removals, which run as jobs of `submit`. If the broker stops first, the next start recognizes the
+    remaining files by their names and removes them.
+    """
 
     def __init__(self, fs: FileSystem, timers: Timers, submit: Submit):
         self._fs = fs
@@ -26,18 +27,16 @@ class Removals:
         self._is_stopped = False
 
     def after(self, delay_ms: int, paths: list[str]) -> None:
-        """Remove files and directories after a delay.
-
-        A file that was renamed or removed during the delay is no error.
+        """Remove files and directories after a delay. It is no error if a file is renamed or removed during the delay.
         """
         self._timers.after(delay_ms, partial(self._remove_next, paths))
 
     def stop(self) -> None:
-        """Start no further removals."""
+        """Start no further removals, because the broker stops."""
         self._is_stopped = True
 
     def _remove_next(self, paths: list[str]) -> None:
-        """Remove the next files in a job of bounded size. A longer job would delay other jobs."""
+        """Remove some of the files in a job of bounded size, because a longer job would delay other jobs."""
         if paths and not self._is_stopped:
             self._submit(partial(self._remove, paths[:REMOVED_AT_ONCE]),
                          lambda _: self.after(PAUSE_MS, paths[REMOVED_AT_ONCE:]))

@@ -1,8 +1,8 @@
 """Rebuilds the files derived from a log: its indexes and producer snapshots. The batches themselves are not changed.
 
-`plan` returns the steps; `carry_out` executes them, with the code that recovers a log after a crash. New files are
-completed and synced under temporary names before they replace the old ones. So after a crash each file is the old one
-or the new one. A useless snapshot is removed only after its replacement exists, because after a clean stop Apache Kafka
+`plan` returns the steps; `carry_out` executes them, with the code that recovers a log after a crash. A new file is
+completed and synced under a temporary name before it replaces the old file. So after a crash, each file is the old one
+or the new one. A useless snapshot is removed only after its replacement exists: after a clean stop, Apache Kafka
 assumes that a log without snapshots has no producers.
 """
 import os
@@ -33,12 +33,14 @@ INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFF
 
 @dataclass(frozen=True)
 class Step:
-    """One repair. `file` is the file that changes, or for indexes the log to which they belong."""
+    """One step of a repair. `file` is the file that changes. For a rebuild of indexes, `file` is the `.log` file of
+    their segment.
+    """
 
     file: str
     remedy: Remedy
     position: int = -1
-    """The position at which a torn log is cut."""
+    """The position in bytes at which a torn log is cut."""
 
     def __str__(self) -> str:
         place = f' at {self.position}' if self.position >= 0 else ''
@@ -54,10 +56,10 @@ class Step:
 
 
 def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_tail: bool) -> list[Step]:
-    """Return the lossless steps that resolve findings. Raise OSError.
+    """Return the steps that resolve findings without losing records. Raise OSError.
 
-    There are no steps for an interrupted compaction, which the next opening finishes. If batches are damaged, the steps
-    only remove unrelated files, because the state after the damage is unknown.
+    If a compaction was interrupted, return no steps, because the next opening finishes it. If batches are damaged,
+    return only steps that remove unrelated files, because the producer state after the damage is unknown.
     """
     names = fs.listdir(directory)
     if has_unfinished_swap(names):
@@ -127,8 +129,8 @@ def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Ste
 
 def _snapshots_inside(fs: FileSystem, directory: str, base_offset: int, producers: ProducerStateTable,
                       wanted: Collection[int]) -> dict[int, bytes]:
-    """Return the snapshots at offsets inside the last segment, where a clean stop leaves one. `producers` is the state
-    at the start of the segment.
+    """Return the snapshots at offsets inside the last segment, into which a clean stop writes one. `producers` is the
+    state at the start of that segment.
     """
     found = {}
     file = fs.open(os.path.join(directory, file_name(base_offset, LOG_SUFFIX)))
@@ -144,7 +146,9 @@ def _snapshots_inside(fs: FileSystem, directory: str, base_offset: int, producer
 
 def _take_snapshot(fs: FileSystem, directory: str, producers: ProducerStateTable, base_offset: int,
                    wrong: dict[int, Step]) -> None:
-    """Load the snapshot if it is sound, because it may contain producers whose batches were deleted."""
+    """Load the snapshot at `base_offset` into `producers` if it is sound. The snapshot may contain producers whose
+    batches were deleted.
+    """
     path = os.path.join(directory, file_name(base_offset, SNAPSHOT_SUFFIX))
     if base_offset not in wrong and fs.exists(path):
         found = ProducerStateTable()

@@ -1,7 +1,8 @@
-"""Removes segments from a log: by age, by size, below the start offset, or because the cleaner replaced them.
+"""Removes segments from a log: because of age or size, because they are below the log start offset, or because the
+cleaner replaced them.
 
-Files get the suffix `.deleted` at once, and are unlinked file.delete.delay.ms later. An opening removes all files with
-that suffix.
+The files get the suffix `.deleted` immediately, and are unlinked after file.delete.delay.ms. The opening of a log
+removes all files with this suffix.
 """
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 def expired_segments(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
-    """Return the oldest segments to delete, in order. They are entirely below the high watermark.
-
-    An empty last segment stays.
+    """Return the segments to delete, oldest first. All of them are entirely below the high watermark. An empty last
+    segment is never deleted.
     """
     config = log.config
     deletes = 'delete' in config.cleanup_policy
@@ -51,7 +51,7 @@ def _newest_ms(segment: Segment) -> int:
 
 
 def delete_segments(log: Log, segments: list[Segment]) -> None:
-    """Remove segments, and the snapshots at their base offsets, from the directory."""
+    """Remove the files of segments, and the snapshots at their base offsets, from the directory of a log."""
     bases = {segment.base_offset for segment in log.segments}
     for segment in segments:
         rename_files(log.fs, log.directory, segment.base_offset, '', DELETED_SUFFIX)
@@ -62,10 +62,11 @@ def delete_segments(log: Log, segments: list[Segment]) -> None:
 
 
 def replace_segments(log: Log, old: list[Segment], new: list[Segment]) -> list[Segment]:
-    """Replace segments by cleaned ones (see `swap` for the steps). Return the new ones under their final names.
+    """Replace the segments `old` by the cleaned segments `new` (see `swap` for the steps). Return the new segments
+    under their final names.
 
-    The snapshots of the old segments are removed first. Such a snapshot may hold an open transaction whose marker
-    compaction drops. Loaded from it, the transaction would stay open forever.
+    First remove the snapshots of the old segments. A snapshot may contain an open transaction whose marker compaction
+    has dropped. If an opening loaded this snapshot, the transaction would stay open forever.
     """
     fs, directory = log.fs, log.directory
     end_offset = old[-1].next_offset

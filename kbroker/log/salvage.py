@@ -1,7 +1,7 @@
-"""The salvage of a log whose damage an operator accepted: all sound batches stay, at their offsets.
+"""Salvages a log whose damage an operator has accepted: all sound batches stay in the log, at their offsets.
 
-The bytes that are no sound batch go to a `.cut` file next to the log. Lost records leave a gap in the offsets, as
-compaction does. So no new record takes the offset of a lost one, and committed offsets of groups stay valid.
+The bytes that are not a sound batch are moved to a `.cut` file next to the log. Lost records leave a gap in the
+offsets, as compaction does. No new record gets the offset of a lost one, so committed offsets of groups stay valid.
 """
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from kbroker.log.segment import CUT_SUFFIX
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 
 SALVAGED_SUFFIX = '.tmp'
-"""The suffix of a file that is not complete. The next opening removes it."""
+"""The suffix of a salvaged file that is not yet complete. The next opening removes the file."""
 COPY_BYTES = 1 << 20
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 MOST_GAPS = 3
-"""The most gaps that a log message names."""
+"""The maximum number of gaps that a log message names."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Salvage:
-    """The sound parts of one log file, found by `find`."""
+    """The sound parts of one log file, which `find` determines."""
 
     file: File
     base_offset: int
     next_base: int | None
-    """The base offset of the next segment, None if this segment is the last."""
+    """The base offset of the next segment, None for the last segment."""
     kept: list[tuple[int, int]] = field(default_factory=list)
-    """The start and the end position of each run of sound batches."""
+    """The (start, end) positions of each run of adjacent sound batches."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """The first and the last offset of each gap between two runs."""
+    """The (first, last) offsets of each gap between two runs."""
     batches_behind: int = 0
-    """The number of sound batches behind the first damage."""
+    """The number of sound batches behind the first damaged bytes."""
 
     def find(self) -> Salvage:
         """Read the file. Raise OSError."""
@@ -52,18 +52,21 @@ class Salvage:
 
     @property
     def has_sound_batches_behind_damage(self) -> bool:
-        """True if a cut at the first damage would lose sound batches."""
+        """True if cutting the file at the first damaged bytes would lose sound batches."""
         return len(self.kept) > 1 or (bool(self.kept) and self.kept[0][0] > 0)
 
     @property
     def removed(self) -> list[tuple[int, int]]:
-        """The start and the end position of each removed part: between two runs, or behind the last one."""
+        """The (start, end) positions of each part that is removed: the parts between two runs, and the part behind the
+        last run.
+        """
         ends = [0, *(end for _, end in self.kept)]
         starts = [*(start for start, _ in self.kept), self.size_bytes]
         return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
 
     def _read_run(self, position: int) -> int:
-        """Keep the batches from `position` on, until one is not sound. Return the position of that one."""
+        """Keep the sound batches that begin at `position` and directly follow each other. Return the end of this run.
+        """
         walk = read_batches(self.file, position, self.size_bytes)
         try:
             for header, batch in walk:
@@ -75,9 +78,10 @@ class Salvage:
         return self.size_bytes
 
     def _adopt(self, position: int, header: BatchHeader) -> bool:
-        """Keep a batch whose offsets fit. The checksum does not cover the base offset.
+        """Keep a batch if its offsets follow those of the kept batches.
 
-        If the offsets of two neighbours contradict each other, the one that fits the batches before both is right.
+        The checksum does not cover the base offset, so it may be damaged. If the offsets of two adjacent batches
+        contradict each other, keep the batch whose offsets follow those of all earlier batches.
         """
         limit = self.base_offset + MAX_RELATIVE_OFFSET if self.next_base is None else self.next_base - 1
         if header.last_offset > limit or header.base_offset < self._offset_before_last:
@@ -96,17 +100,17 @@ class Salvage:
         return True
 
     def _drop_last(self) -> None:
-        """Drop the batch that was kept last: its base offset is damaged."""
+        """Drop the batch that was kept last, because its base offset is damaged."""
         start, _ = self.kept.pop()
         if start < self._last_position:
             self.kept.append((start, self._last_position))
         self._next_offset = self._offset_before_last
 
     def _next_sound(self, position: int) -> int:
-        """Return where the next sound batch begins, -1 if there is none.
+        """Return the position of the next sound batch, -1 if there is none.
 
-        The search begins where the damaged batch says that it ends. An earlier position could be inside a record that
-        contains the bytes of batches.
+        First try the end of the damaged batch, according to its header. Earlier bytes that look like a batch could be
+        part of a record's value.
         """
         if position + HEADER_BYTES > self.size_bytes:
             return -1
@@ -127,10 +131,11 @@ class Salvage:
 
 
 def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: int | None) -> bool:
-    """Rewrite a log without the bytes that are no sound batch. Return whether it was rewritten. Raise OSError.
+    """Rewrite a log file without the bytes that are not a sound batch. Return whether the file was rewritten. Raise
+    OSError.
 
-    Do not rewrite a log without sound batches behind the first damage: cutting it there is enough. After a crash, the
-    file is the old one or the new one.
+    If no sound batch follows the first damage, do not rewrite the file, because recovery then cuts it there. After a
+    crash, the file is the old one or the new one.
     """
     salvage = Salvage(fs.open(path), base_offset, next_base).find()
     if not salvage.has_sound_batches_behind_damage:
@@ -151,7 +156,7 @@ def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: i
 
 
 def _copy(fs: FileSystem, source: File, parts: list[tuple[int, int]], path: str, model: str) -> None:
-    """Write parts of a file to another file, durably."""
+    """Copy parts of a file to the file `path`, and sync it."""
     target, written = fs.open(path, True), 0
     for start, end in parts:
         for position in range(start, end, COPY_BYTES):
