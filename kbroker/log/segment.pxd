@@ -12,11 +12,11 @@ from kbroker.record.batch cimport BatchFields
 
 
 cdef struct Place:
-    int64_t position            # where a batch begins, or the end of the segment
-    int64_t offset              # its first offset, or the one that follows the segment's last
+    int64_t position            # the start of a batch, or the end of the segment
+    int64_t offset              # the batch's first offset, or the segment's next offset
 
 
-cdef struct HeaderWindow:       # the part of the file that a search has read
+cdef struct HeaderWindow:       # the part of the file that a lookup has read
     int64_t position
     int64_t size
     uint8_t data[SEARCH_BYTES]

@@ -1,4 +1,6 @@
-"""One segment of a log: batches end to end in `<base offset>.log`, and their indexes in files of the same name."""
+"""One segment of a log: adjacent batches in `<base offset>.log`, and their indexes in files that differ only in the
+suffix.
+"""
 import os
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
@@ -24,7 +26,7 @@ TIME_INDEX_SUFFIX = '.timeindex'
 TRANSACTION_INDEX_SUFFIX = '.txnindex'
 SNAPSHOT_SUFFIX = '.snapshot'
 CUT_SUFFIX = '.cut'
-"""The suffix of a file that preserves bytes which were cut from a log."""
+"""The suffix of a file with bytes that were cut from a log."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 cdef enum:
@@ -37,7 +39,7 @@ cdef enum:
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Return the name that Kafka gives a file: 20 digits for the offset, then the suffix."""
+    """Return the name of a file in Kafka's form: 20 digits for the offset, then the suffix."""
     return f'{offset:020d}{suffix}'
 
 
@@ -46,13 +48,14 @@ cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
 
 
 cdef inline int slot_of(int64_t offset) noexcept:
-    """Return the slot of an offset, by a hash. Readers advance in equal steps, so without a hash their offsets would
-    share slots."""
+    """Return the slot of an offset in the table of remembered ends, by a hash. Readers advance in equal steps, so
+    without a hash many offsets would share a slot.
+    """
     return <int>((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) >> (64 - REMEMBERED_END_BITS))
 
 
 class RecoveryResult:
-    """The findings of a recovery. `damage` is None when every byte belongs to a valid batch."""
+    """The findings of a recovery of one segment. `damage` is None if every byte belongs to a valid batch."""
 
     def __init__(self, batches: int, valid_bytes: int, file_bytes: int, damage: str | None, next_valid_position: int):
         self.batches = batches
@@ -60,22 +63,23 @@ class RecoveryResult:
         self.file_bytes = file_bytes
         self.damage = damage
         self.next_valid_position = next_valid_position
-        """The position of a valid batch behind the damage, -1 if there is none. With such a batch, the damage is no
-        torn tail."""
+        """The position of a valid batch behind the damage, -1 if there is none. If there is one, the damage is not a
+        torn tail.
+        """
 
 
 cdef class Segment:
-    """A file of batches and its indexes, each opened when it is first needed.
+    """A file of batches and its index files. Each file is opened when it is first needed. Methods raise OSError, and
+    CorruptLogError for bytes that are not a batch.
 
-    Methods raise OSError, and CorruptLogError for bytes that are no batch. `next_offset` is known after `recover`,
-    `find_end` or `set_next_offset`, and for a segment that was created in this process.
+    `next_offset` is known after `recover`, `find_end` or `set_next_offset`, and in a segment that this process has
+    created.
     """
 
     def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None,
                  str suffix='', str index_suffix=''):
-        """Create; `file_sizes` has the sizes of the existing files of this segment, by suffix.
-
-        `suffix` is added to all names, `index_suffix` to those of the indexes.
+        """Create. `file_sizes` maps the suffix of each existing file of this segment to its size in bytes. `suffix` is
+        appended to the names of all files, `index_suffix` to the names of the index files.
         """
         sizes = file_sizes or {}
         self.fs = fs
@@ -125,7 +129,7 @@ cdef class Segment:
 
     cdef bint must_roll(self, const BatchFields *batch, int64_t size, int64_t segment_bytes, int64_t segment_ms,
                         int64_t now_ms) except -1:
-        """Return whether the batch needs a new segment. An empty segment takes any batch."""
+        """Return whether the batch must go to a new segment. An empty segment accepts any batch."""
         cdef int64_t age_ms
         if self.size_bytes == 0:
             return False
@@ -142,8 +146,9 @@ cdef class Segment:
         return age_ms > segment_ms - self.jitter_ms
 
     def first_timestamp(self) -> int:
-        """Return the greatest timestamp of the first batch in ms, -1 if unknown. The age of a segment counts from this
-        timestamp."""
+        """Return the greatest timestamp in the first batch, in ms, -1 if unknown. The age of a segment is measured from
+        this timestamp.
+        """
         cdef BatchWalk walk
         if self.first_timestamp_ms < 0 and self.size_bytes:
             walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
@@ -152,8 +157,9 @@ cdef class Segment:
         return self.first_timestamp_ms
 
     cdef int reserve(self, int64_t size) except -1:
-        """Make room for a batch on the disk, and in the indexes if it will be indexed. Disk space is reserved in chunks
-        that grow with the segment."""
+        """Reserve disk space for a batch, and room in the indexes if the batch will be indexed. Disk space is reserved
+        in chunks that grow with the segment.
+        """
         cdef int64_t chunk
         if self.bytes_since_entry > self.index_interval_bytes:
             self.offset_index.make_room()
@@ -169,13 +175,15 @@ cdef class Segment:
         return 0
 
     cdef int write(self, const uint8_t *data, int64_t size) except -1:
-        """Write a batch behind the last one. Only `adopt` makes it part of the segment."""
+        """Write a batch behind the last batch. It becomes part of the segment only by `adopt`."""
         cdef File file = self.file()
         self.has_unadopted = True
         return file.pwrite(data, size, self.size_bytes)
 
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
-        """Make the batch part of the segment. No index writes now, because `reserve` has made room."""
+        """Make the written batch part of the segment. This writes no index file, because `reserve` has made room for
+        entries in memory.
+        """
         self.note_timestamp(batch)
         self.index_batch(batch, self.size_bytes, size)
         if self.size_bytes == 0:
@@ -187,7 +195,9 @@ cdef class Segment:
         return 0
 
     cdef int remember(self, int64_t base_offset) except -1:
-        """Remember where a batch begins. A consumer at the tail then needs no index and no read."""
+        """Remember where the batch with this base offset begins. A consumer at the end of the log then needs no index
+        lookup and no file read.
+        """
         if self.recent == NULL:
             self.recent = <Place *>malloc(RECENT_BATCHES * sizeof(Place))
             if self.recent == NULL:
@@ -197,7 +207,9 @@ cdef class Segment:
         return 0
 
     cdef const Place *recall(self, int64_t target, bint by_position) noexcept:
-        """Return the last remembered batch that begins at or below an offset (or position), NULL if none does."""
+        """Return the last remembered batch that begins at or below the offset `target`, NULL if there is none. With
+        `by_position`, `target` is a position.
+        """
         cdef int64_t low = max(<int64_t>0, self.remembered - RECENT_BATCHES), high = self.remembered, middle
         if low == high or mark_of(&self.recent[low % RECENT_BATCHES], by_position) > target:
             return NULL
@@ -231,8 +243,9 @@ cdef class Segment:
         return 0
 
     cdef int cut_unadopted(self, int64_t unwritten_bytes) except -1:
-        """Cut a batch that was written but not adopted, and the last `unwritten_bytes`, which were adopted but not
-        written."""
+        """Cut from the segment a batch that was written but not adopted, and the last `unwritten_bytes`, which were
+        adopted but not written.
+        """
         if self.has_unadopted or unwritten_bytes:
             self.size_bytes -= unwritten_bytes
             self.file().truncate(self.size_bytes)
@@ -242,7 +255,9 @@ cdef class Segment:
     # ---- search ----
 
     cdef int place_of(self, int64_t offset, Place *place) except -1:
-        """Find the first batch whose last offset is at or above `offset`, else the end of the segment."""
+        """Set `place` to the first batch whose last offset is at or above `offset`. If there is none, set it to the end
+        of the segment.
+        """
         cdef HeaderWindow window
         cdef BatchFields batch
         cdef const Place *known
@@ -272,15 +287,15 @@ cdef class Segment:
         return 0
 
     cdef int refuse_index(self, int64_t position, int64_t offset) except -1:
-        """Raise CorruptLogError for an entry that would let a reader skip batches."""
+        """Raise CorruptLogError for a wrong index entry, which would let a reader skip batches."""
         raise CorruptLogError(f'{self.offset_index.path}: found position {position} for offset {offset}, expected that '
                               'of a batch that begins at or below it; kbroker-check --repair rebuilds the index')
 
     cdef int place_below(self, int64_t position, Place *place) except -1:
-        """Find the last place between two batches at or below `position`, without waiting for the disk.
+        """Set `place` to the last start of a batch at or below `position`, without waiting for the disk.
 
-        If the exact place would need the disk, return a place from the index. Its offset is then the last one of its
-        batch, not the first.
+        If the exact place needs a read from the disk, set `place` to one from the index. Its offset is then the last
+        offset of the batch, not the first.
         """
         cdef HeaderWindow window
         cdef BatchFields batch
@@ -307,7 +322,7 @@ cdef class Segment:
         return self.remember_end(place)
 
     cdef int place_behind(self, const Place *batch_place, Place *place) except -1:
-        """Find the end of the batch that begins at `batch_place`."""
+        """Set `place` to the end of the batch that begins at `batch_place`."""
         cdef HeaderWindow window
         cdef BatchFields batch
         window.position = window.size = 0
@@ -317,8 +332,9 @@ cdef class Segment:
         return self.remember_end(place)
 
     cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1:
-        """Read the header of the batch at `position`. Return False if it is not in the page cache and `waits` is
-        False."""
+        """Read the header of the batch at `position`. If `waits` is False and the header is not in the page cache,
+        return False.
+        """
         cdef File file
         cdef int64_t size = min(<int64_t>SEARCH_BYTES, self.size_bytes - position)
         if position < window.position or position + HEADER_BYTES > window.position + window.size:
@@ -335,8 +351,9 @@ cdef class Segment:
                                   f'{self.size_bytes}')
         return True
 
-    # A reader that continues requests the offset at which its last slice ended. A segment remembers the ends of its own
-    # slices, so truncation, compaction and deletion need not handle them.
+    # The next request of a reader usually begins at the offset where its last slice ended. Each segment remembers the
+    # ends of slices from its own file, so truncation, compaction and deletion of segments need not update a common
+    # table.
 
     cdef int remember_end(self, const Place *place) except -1:
         """Remember where a slice ended."""
@@ -348,7 +365,7 @@ cdef class Segment:
         return 0
 
     cdef const Place *recall_end(self, int64_t offset) noexcept:
-        """Return where a recent slice ended with `offset`, NULL if none did."""
+        """Return the place where a recent slice ended at `offset`, NULL if no slice did."""
         cdef const Place *place
         if self.ends == NULL:
             return NULL
@@ -365,7 +382,9 @@ cdef class Segment:
                               f'{self.size_bytes}')
 
     def search_time(self, int64_t timestamp_ms, int64_t start_offset) -> TimeSearch:
-        """Return a search for the first record at or after `timestamp_ms` and `start_offset`."""
+        """Return a search for the first record with at least the timestamp `timestamp_ms` and at least the offset
+        `start_offset`.
+        """
         return self.search_from(max(start_offset, self.time_index.offset_before(timestamp_ms)), timestamp_ms,
                                 start_offset)
 
@@ -382,13 +401,13 @@ cdef class Segment:
         return search
 
     def walk(self, int64_t position=0) -> BatchWalk:
-        """Return the batches from `position` on, for `for header, batch in ...`."""
+        """Return an iterator over (header, batch) of the batches that begin at or after `position`."""
         return walk_batches(self.file(), position, self.size_bytes, SCAN_BYTES)
 
     # ---- opening ----
 
     def is_bare(self) -> bool:
-        """Return whether neither the file nor an index mentions a batch: there is nothing to check or recover."""
+        """Return whether the `.log` file and the indexes are empty, so that there is nothing to check or recover."""
         return (self.size_bytes == 0 and not self.offset_index.entries and not self.time_index.entries
                 and not self.transactions.exists)
 
@@ -398,11 +417,11 @@ cdef class Segment:
         return self.remembered > 0
 
     def close_file(self) -> None:
-        """Close the descriptor until the segment is next used."""
+        """Close the file descriptor. The next use of the segment opens it again."""
         self.log_file.close()
 
     def check_indexes(self) -> None:
-        """Raise CorruptLogError for an index that is missing or cannot be valid. An empty segment needs no index."""
+        """Raise CorruptLogError if an index is missing or cannot be valid. An empty segment needs no index."""
         if self.size_bytes == 0:
             return
         self.offset_index.check()
@@ -413,7 +432,9 @@ cdef class Segment:
             self.max_timestamp_offset = self.base_offset + relative_offset
 
     def find_end(self) -> None:
-        """Set `next_offset` of a segment that was closed cleanly, from the headers behind its last index entry."""
+        """Set `next_offset` of a segment that was closed cleanly. Read only the batch headers behind its last index
+        entry.
+        """
         cdef BatchWalk walk
         cdef int64_t position = 0
         if self.offset_index.entries:
@@ -433,11 +454,11 @@ cdef class Segment:
         self.next_offset = next_offset
 
     def recover(self, ProducerStateTable producers not None, leader_epochs) -> RecoveryResult:
-        """Check every batch, rebuild the three indexes, and replay into `producers` and `leader_epochs`, which is not
-        written.
+        """Check every batch, rebuild the three indexes, and apply the batches to `producers` and `leader_epochs`. The
+        leader epoch file is not written.
 
-        Stop before the first bytes that are no valid batch, and set the end of the segment there. The caller cuts the
-        bytes with `truncate_file`.
+        Stop before the first bytes that are not a valid batch, and set the end of the segment there. The caller must
+        then cut these bytes with `truncate_file`.
         """
         cdef BatchWalk walk = walk_batches(self.file(), 0, self.size_bytes, SCAN_BYTES)
         cdef int64_t file_bytes = self.size_bytes, batches = 0
@@ -468,7 +489,7 @@ cdef class Segment:
             producers.adopt(&walk.fields, &marker)
             self.adopt(&walk.fields, batch_size_bytes(&walk.fields))
             batches += 1
-        self.forget()   # compaction leaves gaps between batches; only appends of this process leave none
+        self.forget()   # read batches may have gaps (compaction); batches of this process have none
         return RecoveryResult(batches, walk.position, file_bytes, damage,
                               -1 if damage is None else find_batch(self.file(), walk.position + 1, file_bytes))
 
@@ -486,7 +507,7 @@ cdef class Segment:
         return 0
 
     def replay(self, ProducerStateTable producers not None, int64_t start_offset) -> None:
-        """Replay the batches from `start_offset` on into `producers`."""
+        """Apply the batches at or above `start_offset` to `producers`."""
         cdef Place place
         self.place_of(start_offset, &place)
         place.position = replay_headers(producers, self.file(), place.position, self.size_bytes)
@@ -494,8 +515,9 @@ cdef class Segment:
             self.refuse_end(place.position)
 
     cdef int64_t offset_near(self, int64_t tail_bytes) except -1:
-        """Return an offset near the end of the segment, without waiting for the disk. At most `tail_bytes`, plus one
-        batch, follow it."""
+        """Return an offset near the end of the segment, without waiting for the disk. At most `tail_bytes` plus one
+        batch follow this offset.
+        """
         cdef Place place
         if self.size_bytes <= tail_bytes:
             return self.base_offset
@@ -505,12 +527,14 @@ cdef class Segment:
     # ---- closing ----
 
     def seal(self) -> None:
-        """Close the segment for appends: add the last time entry, trim the indexes, release the reserved space."""
+        """Close the segment for appends: add the final time index entry, trim the indexes, and release the reserved
+        disk space.
+        """
         self.seal_indexes()
         self.truncate_file()
 
     def seal_indexes(self) -> None:
-        """Add the last time entry and trim the indexes."""
+        """Add the final entry to the time index, and trim both indexes."""
         if self.max_timestamp_ms >= 0:
             self.time_index.append_last(self.max_timestamp_ms, self.max_timestamp_offset)
         self.forget()
@@ -518,19 +542,22 @@ cdef class Segment:
         self.time_index.seal()
 
     def make_index(self) -> None:
-        """Create a missing offset index. Without it, Apache Kafka logs an error after a clean stop."""
+        """Create the file of the offset index if it is missing. Without the file, Apache Kafka logs an error after a
+        clean stop.
+        """
         self.offset_index.make()
 
     def truncate_file(self) -> None:
-        """Cut the file where the segment ends. This releases the space that was reserved behind the end."""
+        """Cut the file at the end of the segment. This also releases the disk space that was reserved behind the end.
+        """
         self.file().truncate(self.size_bytes)
         self.allocated_bytes = self.size_bytes
 
     def rewrite(self, int64_t offset) -> None:
-        """Write the batches that end at or above `offset` again, because a sync of them may have failed.
+        """Rewrite the batches that end at or above `offset`, because an earlier sync of these batches may have failed.
 
-        Raise CorruptLogError if memory has lost a batch since the recovery read it. The disk lacks that batch too, and
-        the next recovery cuts the log there.
+        Raise CorruptLogError if a batch that the recovery has read is no longer in the page cache. The disk lacks this
+        batch too, and the next recovery cuts the log there.
         """
         cdef Place place
         cdef BatchWalk walk
@@ -545,8 +572,9 @@ cdef class Segment:
         self.expect_end(walk)
 
     def files_to_sync(self, *, sealed: bool) -> list[File]:
-        """Return the files to sync, in order: the transaction index before the log whose markers it describes. With
-        `sealed`, include the other indexes."""
+        """Return the files to sync, in this order: the transaction index, then the log with the markers that the index
+        describes. With `sealed`, include the offset index and the time index.
+        """
         files = [self.transactions.file()] if self.transactions.exists else []
         if sealed:
             files += [self.offset_index.sync_file(), self.time_index.sync_file()]

@@ -1,6 +1,5 @@
-"""The segments of a log. Decides when the next segment begins, and finds the segment of an offset or a time.
-
-Methods raise OSError, and CorruptLogError for bytes that are no batch.
+"""The segments of a log. Decides when a new segment begins, and finds the segment for an offset or a timestamp. Methods
+raise OSError, and CorruptLogError for bytes that are not a batch.
 """
 import random
 
@@ -17,14 +16,16 @@ from kbroker.record.batch cimport BatchFields
 cdef class LogSlice:
     """Whole batches in a file. The first may begin below the requested offset. All of them end below `end_offset`.
 
-    The file stays readable while the slice exists, even if its segment is deleted. Only a log creates a slice.
+    The file stays readable while the slice exists, even if its segment is deleted. Only a Log creates slices.
     """
 
     def __init__(self):
         raise TypeError('a slice is read from a log, not made')
 
     def read(self) -> bytes:
-        """Return the bytes. Raise OSError, and CorruptLogError if the file became shorter."""
+        """Return the bytes of the batches. Raise OSError, and CorruptLogError if the file has become shorter than the
+        slice.
+        """
         data = self.file.read_at(self.size_bytes, self.position)
         if len(data) != self.size_bytes:
             raise CorruptLogError(
@@ -37,7 +38,7 @@ cdef class LogSlice:
 
 
 cdef class Segments:
-    """A sequence of at least one Segment, oldest first. Appends go to the last one, which is `active`."""
+    """A sequence of at least one Segment, oldest first. Batches are appended to the last segment, `active`."""
 
     def __init__(self, fs, str directory, config, clock, list segments):
         self.fs = fs
@@ -62,7 +63,7 @@ cdef class Segments:
         return sum(segment.size_bytes for segment in self.all)
 
     cdef int update_config(self, config) except -1:
-        """Apply a new LogConfig. Existing segments keep their index sizes."""
+        """Apply a new LogConfig. The index sizes of existing segments do not change."""
         self.config = config
         self.segment_bytes = config.segment_bytes
         self.segment_ms = config.segment_ms
@@ -73,12 +74,12 @@ cdef class Segments:
     # ---- the active segment ----
 
     cdef bint must_roll(self, const BatchFields *batch, int64_t size) except -1:
-        """Return whether the batch needs a new segment."""
+        """Return whether the batch must go to a new segment."""
         return self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms,
                                      self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0)
 
     cdef Segment open_next(self, int64_t base_offset):
-        """Seal the active segment and continue in a new one. Return the sealed one."""
+        """Seal the active segment and create a new one at `base_offset`. Return the sealed segment."""
         cdef Segment sealed = self.active
         sealed.seal()
         self.active = Segment(self.fs, self.directory, base_offset, self.config, self.clock.wall_ms())
@@ -87,7 +88,9 @@ cdef class Segments:
         return sealed
 
     cdef int set_roll_jitter(self) except -1:
-        """Let the active segment roll a little before segment.ms: partitions created together then roll apart."""
+        """Let the active segment roll a random time before segment.ms, so that partitions that were created together
+        roll at different times.
+        """
         if self.config.segment_jitter_ms > 0:
             self.active.jitter_ms = random.randrange(min(self.config.segment_jitter_ms, self.segment_ms))
         return 0
@@ -95,12 +98,14 @@ cdef class Segments:
     # ---- removal ----
 
     cdef int drop_first(self, Py_ssize_t count) except -1:
-        """Remove the oldest segments from the sequence. An iteration that has begun still includes them."""
+        """Remove the `count` oldest segments from the sequence. An iteration that has begun still includes these
+        segments.
+        """
         self.all = self.all[count:]
         return 0
 
     cdef int replace(self, list old, list new) except -1:
-        """Replace the consecutive segments `old`, of which none is active."""
+        """Replace the consecutive segments `old` by `new`. The active segment must not be in `old`."""
         cdef Py_ssize_t first = self.all.index(old[0])
         self.all[first:first + len(old)] = new
         return 0
@@ -108,7 +113,7 @@ cdef class Segments:
     # ---- search by offset ----
 
     cdef Py_ssize_t number_of(self, int64_t offset) noexcept:
-        """Return the number of the last segment that begins at or below `offset`, 0 if all begin above it."""
+        """Return the index of the last segment whose base offset is at or below `offset`, 0 if there is none."""
         cdef Py_ssize_t low = 0, high = len(self.all), middle
         if self.active.base_offset <= offset:
             return high - 1
@@ -121,8 +126,8 @@ cdef class Segments:
         return low
 
     cdef Segment find(self, int64_t offset):
-        """Return the segment that holds `offset`."""
-        if self.active.base_offset <= offset:       # nearly always
+        """Return the segment that contains `offset`."""
+        if self.active.base_offset <= offset:       # true for nearly all calls
             return self.active
         return <Segment>self.all[self.number_of(offset)]
 
@@ -133,7 +138,7 @@ cdef class Segments:
         cdef LogSlice found
         segment = self.find(offset)
         segment.place_of(offset, &start)
-        while start.position == segment.size_bytes and segment is not self.active:  # compaction removed its end
+        while start.position == segment.size_bytes and segment is not self.active:  # compaction removed the end
             segment = self.all[self.all.index(segment) + 1]
             segment.place_of(offset, &start)
         end.position, end.offset = segment.size_bytes, segment.next_offset
@@ -168,13 +173,15 @@ cdef class Segments:
 
     cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into,
                           Py_ssize_t *count) except -1:
-        """Count the aborted transactions, and put them `into` memory unless that is NULL."""
+        """Set `count` to the number of aborted transactions in the segments from index `first`. Unless `into` is NULL,
+        write the transactions to it.
+        """
         cdef TransactionIndex index
         cdef Py_ssize_t number, found
         count[0] = 0
         for number in range(first, len(self.all)):
             index = (<Segment>self.all[number]).transactions
-            if index.is_read and index.count == 0:      # nearly all of them
+            if index.is_read and index.count == 0:      # true for nearly all segments
                 continue
             found = index.touching(fetch_offset, upper_bound_offset,
                                    NULL if into == NULL else into + count[0] * PAIR_BYTES)
@@ -186,7 +193,8 @@ cdef class Segments:
     # ---- search by time ----
 
     cpdef TimeSearch search_time(self, int64_t timestamp_ms, int64_t start_offset, int64_t end_offset):
-        """Return a search of the first segment with offsets in [start_offset, end_offset) that can have the time.
+        """Return a search in the first segment that overlaps [start_offset, end_offset) and has a timestamp of at least
+        `timestamp_ms`.
 
         Return None if there is no such segment.
         """
@@ -201,7 +209,9 @@ cdef class Segments:
         return None
 
     cpdef TimeSearch search_greatest(self):
-        """Return a search of the first segment with the greatest timestamp, None if no record has one."""
+        """Return a search in the first segment that has the greatest timestamp of the log. Return None if no record has
+        a timestamp.
+        """
         cdef Segment segment, found = None
         for segment in self.all:
             if segment.max_timestamp_ms >= 0 and (found is None or segment.max_timestamp_ms > found.max_timestamp_ms):

@@ -1,5 +1,6 @@
-"""Handles a shortage of file descriptors, which is temporary and no fault of the disk. The broker refuses requests that
-need a file, and logs the shortage once a minute.
+"""Handles a shortage of file descriptors, which is temporary and not a failure of the disk.
+
+During a shortage, the broker refuses requests that need a file, and logs the shortage once a minute.
 """
 import logging
 
@@ -20,7 +21,9 @@ class Shortage:
         self._logged_at_ms = 0
 
     def refusal(self, clock: Clock, what: str, error: OSError) -> KafkaError:
-        """Return the error for clients, KAFKA_STORAGE_ERROR, which they retry. The log directory stays online."""
+        """Log the shortage if it was not logged recently. Return the error for clients, KAFKA_STORAGE_ERROR, after
+        which they retry. The log directory stays online.
+        """
         now_ms = clock.wall_ms()
         if is_over(SILENCE_MS, self._logged_at_ms, now_ms):
             self._logged_at_ms = now_ms
@@ -30,4 +33,4 @@ class Shortage:
 
 
 shortage = Shortage()
-"""The only instance, because the whole process shares its descriptors."""
+"""The single instance: all parts of a process share its file descriptors."""

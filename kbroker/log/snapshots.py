@@ -1,4 +1,6 @@
-"""The `<offset>.snapshot` files of a partition: the producer state below an offset."""
+"""Reads and writes the `<offset>.snapshot` files of a partition, which have the producer state after the batches below
+the offset.
+"""
 from __future__ import annotations
 
 import logging
@@ -14,20 +16,20 @@ from kbroker.log.segment import SNAPSHOT_SUFFIX, file_name
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 128 * 1024
-"""The bytes that one part of long work writes."""
+"""The number of bytes that one part of long work writes."""
 TEMPORARY_SUFFIX = '.tmp'
 """The suffix of a snapshot that is not yet complete. Each opening removes such a file."""
 
 
 class ProducerSnapshots:
-    """The snapshots of a partition. Raises OSError.
+    """The snapshots of a partition. Methods raise OSError.
 
-    The files are not synced: a torn one fails its checksum and is ignored. Before writing a snapshot, sync the log up
-    to its offset.
+    The files are not synced: a torn snapshot has a wrong checksum and is ignored. The caller must sync the log up to
+    the offset of a snapshot before it writes the snapshot.
     """
 
     def __init__(self, fs: FileSystem, directory: str, names: list[str]):
-        """Create; `names` lists the directory."""
+        """Create. `names` has the names of all files in the directory."""
         self._fs = fs
         self._directory = directory
         self.offsets = sorted(int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names
@@ -38,13 +40,14 @@ class ProducerSnapshots:
 
     @property
     def latest(self) -> int:
-        """The highest offset with a snapshot, -1 without one."""
+        """The highest offset that has a snapshot, -1 if there is none."""
         return self.offsets[-1] if self.offsets else -1
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write a snapshot under its name, for a start or a stop, which nothing interrupts but a crash.
+        """Write a snapshot in one piece under its final name. A start or a stop uses this, because only a crash can
+        interrupt it.
 
-        That is one system call less for each log than `write_in_parts`, which renames a complete file.
+        It needs one system call less for each log than `write_in_parts`, which renames the complete file.
         """
         try:
             self._fs.write_file(self.path(offset), data)
@@ -55,9 +58,8 @@ class ProducerSnapshots:
         self._add(offset)
 
     def write_in_parts(self, offset: int, data: bytes) -> Generator[None, None, None]:
-        """Write a large snapshot as a generator, under a temporary name until the file is complete.
-
-        If the generator is closed before its end, no file is left.
+        """Write a large snapshot under a temporary name, and rename it when it is complete. This generator yields after
+        each part. If the generator is closed before its end, it removes the file.
         """
         temporary = self.path(offset) + TEMPORARY_SUFFIX
         try:
@@ -81,7 +83,7 @@ class ProducerSnapshots:
         self.offsets.remove(offset)
 
     def remove_damaged(self) -> None:
-        """Remove snapshots that cannot be read: after an unclean stop any of them may be torn."""
+        """Remove the snapshots that cannot be read. After an unclean stop, any snapshot may be torn."""
         for offset in list(self.offsets):
             try:
                 ProducerStateTable().load_snapshot(self._fs.read_file(self.path(offset)), offset, 0)
@@ -90,15 +92,17 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Remove snapshots outside the log. At or below its start they are useless, and above its end they describe
-        lost records."""
+        """Remove the snapshots outside the log. Snapshots at or below the log's start are useless, and snapshots above
+        its end describe lost records.
+        """
         for offset in list(self.offsets):
             if offset <= log_start_offset or offset > log_end_offset:
                 self.remove(offset)
 
     def load(self, producers: ProducerStateTable, start_offset: int, at_most: int, now_ms: int) -> None:
-        """Fill `producers` from the newest readable snapshot between `start_offset` and `at_most`. If there is none,
-        empty it."""
+        """Load the newest readable snapshot between `start_offset` and `at_most` into `producers`. If there is none,
+        empty `producers`.
+        """
         for offset in reversed(self.offsets):
             if start_offset < offset <= at_most:
                 try:
@@ -110,15 +114,18 @@ class ProducerSnapshots:
         producers.clear(start_offset)
 
     def keep_for(self, segment_bases: list[int]) -> None:
-        """Keep the snapshots that an opening may need: one at each segment's base, and the newest above all bases."""
+        """Remove all snapshots except those that an opening may need: the snapshot at each segment's base offset, and
+        the newest snapshot above all base offsets.
+        """
         newest = self.latest
         for offset in list(self.offsets):
             if offset not in segment_bases and not (offset == newest and offset > segment_bases[-1]):
                 self.remove(offset)
 
     def keep_until(self, offset: int, segment_bases: list[int]) -> None:
-        """Remove the snapshots above `offset`, because an opening would begin from them. Also remove those that
-        `keep_for` removes."""
+        """Remove the snapshots above `offset`, because an opening would use them instead of the one at `offset`. Then
+        call `keep_for`.
+        """
         for later in [found for found in self.offsets if found > offset]:
             self.remove(later)
         self.keep_for(segment_bases)

@@ -1,8 +1,9 @@
-"""Compares producer snapshots and transaction indexes with the batches, as the batches are read.
+"""Compares producer snapshots and transaction indexes with the batches, while the batches are read.
 
-A broker that rebuilds its state may begin at the start of the log. It then does not know the batches below: batches
-that a snapshot of the first segment covers, and batches that DeleteRecords has hidden. `ProducerStateCheck` therefore
-replays twice: all known batches, and only the visible ones. A file is sound if its content is between the two results.
+A broker may rebuild its state from the log start offset. Its files then do not include batches below this offset:
+batches that only the first segment's snapshot describes, and batches that DeleteRecords has hidden.
+`ProducerStateCheck` therefore replays the batches twice, once all known batches and once only the visible batches. A
+file is sound if its content is between the two results.
 """
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.producer_state import ProducerStateTable
@@ -13,11 +14,14 @@ NOT_OPEN = -1
 
 
 class ProducerStateCheck:
-    """The producer state that the batches imply: once from everything known, once from the visible batches alone."""
+    """The two producer states that follow from the batches: one from all known batches, one from only the visible
+    batches.
+    """
 
     def __init__(self, first_offset: int, log_start_offset: int, snapshot: bytes | None):
-        """Create; `snapshot` has the state at `first_offset`, the base offset of the first segment. Raise
-        CorruptLogError if it is damaged."""
+        """Create. `snapshot` is the content of the snapshot at `first_offset`, the base offset of the first segment.
+        Raise CorruptLogError if `snapshot` is damaged.
+        """
         self.all = ProducerStateTable()
         if snapshot is not None:
             self.all.load_snapshot(snapshot, first_offset, 0)
@@ -32,7 +36,7 @@ class ProducerStateCheck:
         self._visible_rows: dict[int, AbortedTransaction] = self._rows if self._visible is self.all else {}
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Replay a batch. Raise CorruptBatchError for a marker that cannot be read."""
+        """Replay a batch into both states. Raise CorruptBatchError if it is a marker that cannot be read."""
         self._note(self._rows, self.all.replay_batch(batch))
         if self._visible is not self.all and header.last_offset >= self._start_offset:
             self._note(self._visible_rows, self._visible.replay_batch(batch))
@@ -45,7 +49,9 @@ class ProducerStateCheck:
     # ---- snapshots ----
 
     def find_fault(self, found: ProducerStateTable) -> str | None:
-        """Describe the fault of a snapshot of the current offset, or return None. Expired producers may be missing."""
+        """Return a description of what is wrong in `found`, a snapshot at the current offset, or None. Missing
+        producers are no fault, because they may have expired.
+        """
         for producer_id, entry in found.entries.items():
             expected = self.all.get(producer_id)
             if expected is None or not _agrees(entry, expected):
@@ -62,8 +68,9 @@ class ProducerStateCheck:
         return None
 
     def _may_be_first(self, found: int, expected: int, visible: int) -> bool:
-        """Return whether a file may say that a transaction begins at `found`. `expected` is its first offset in all
-        batches, and `visible` its first offset in the visible ones."""
+        """Return whether a file may correctly say that a transaction begins at `found`. `expected` is the transaction's
+        first offset in all known batches, `visible` its first offset in the visible batches.
+        """
         if found in (expected, visible):
             return True
         return 0 <= expected < found < (visible if visible >= 0 else self._start_offset)
@@ -71,7 +78,7 @@ class ProducerStateCheck:
     # ---- transaction indexes ----
 
     def find_wrong_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
-        """Return a row of the segment's index that does not follow from the markers."""
+        """Return a row of the segment's transaction index that contradicts the markers, or None."""
         for row in rows:
             expected = self._rows.get(row.last_offset)
             visible = self._visible_rows.get(row.last_offset)
@@ -84,18 +91,20 @@ class ProducerStateCheck:
         return None
 
     def find_missing_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
-        """Return the row of an aborted transaction with visible batches that the segment's index lacks, or None."""
+        """Return the row of an aborted transaction that has visible batches but is missing in `rows`, or None."""
         markers = {row.last_offset for row in rows}
         return next((row for row in self._visible_rows.values() if row.last_offset not in markers), None)
 
     @property
     def rows(self) -> list[AbortedTransaction]:
-        """The rows of the segment that follow from all batches."""
+        """The transaction index rows of the segment that follow from all known batches."""
         return list(self._rows.values())
 
 
 def _agrees(found: ProducerEntry, expected: ProducerEntry) -> bool:
-    """Compare two entries. A producer that has expired and since then has only markers has no batch in a snapshot."""
+    """Return whether two entries agree. An entry in a snapshot has no batch if the producer had expired and later
+    received only markers; then only the epochs are compared.
+    """
     if found.last_sequence < 0:
         return found.producer_epoch == expected.producer_epoch
     return _last_batch(found) == _last_batch(expected)

@@ -1,13 +1,13 @@
-"""The producer snapshot of a clean stop, whose offset is a little below the end of the log.
+"""Writes the producer snapshot of a clean stop, at an offset a little below the end of the log.
 
-A snapshot has one batch of each producer. A producer may have five batches in flight, and repeats all of them if the
-broker stops before it receives the answers. To recognize the repeated batches, the next start needs all five. So the
-snapshot ends before the last batches of each producer, and the next start replays these batches from the log. Apache
-Kafka opens such a directory in the same way.
+A snapshot has only one batch of each producer. A producer may have five batches in flight, and sends all five again if
+the broker stops before the producer receives the answers. To recognize the repeated batches, the next start must know
+all five. Therefore the snapshot's offset is below the last batches of each producer, and the next start replays these
+batches from the log. Apache Kafka opens such a directory in the same way.
 
-The state at that offset is derived from the state at the end. Each producer remembers its last batches, and
-`MarkerHistory` the last markers. A producer about which nothing below the offset is known is left out; the replay adds
-it.
+The state at the snapshot's offset is derived from the state at the end of the log. Each producer entry has the last
+batches, and `MarkerHistory` has the last markers. A producer is omitted if nothing below the snapshot's offset is known
+about it; the replay adds it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -21,21 +21,21 @@ from kbroker.wire.crc32c cimport crc32c_update
 
 
 cdef enum:
-    # A start replays at most the bytes of this many batches of the greatest size. A producer has five in flight.
+    # A start replays at most as many bytes as this number of batches of the greatest size. A producer has at most five
+    # batches in flight.
     REPLAYED_BATCHES = 5
     MOST_REPLAYED_BYTES = 64 * 1024 * 1024
 
 
 cdef bint write_stop_snapshot(ProducerStateTable table, snapshots, Segments segments, int64_t log_start_offset,
                               int64_t most_batch_bytes) except -1:
-    """Write the snapshot of a clean stop, unless the log has it already, and remove the snapshots above it.
-
-    Return whether a file has changed. Raise OSError.
+    """Write the snapshot of a clean stop, unless it already exists, and remove all later snapshots. Return whether a
+    file was changed. Raise OSError.
     """
     cdef int64_t offset = choose_offset(table, snapshots, segments, log_start_offset, most_batch_bytes)
     if offset not in snapshots.offsets:
         snapshots.write(offset, encode_snapshot_at(table, offset))
-    elif offset == snapshots.latest:                # nothing was appended since it was written
+    elif offset == snapshots.latest:                # no append since the last snapshot
         return False
     snapshots.keep_until(offset, [segment.base_offset for segment in segments])
     return True
@@ -43,8 +43,9 @@ cdef bint write_stop_snapshot(ProducerStateTable table, snapshots, Segments segm
 
 cdef int64_t choose_offset(ProducerStateTable table, snapshots, Segments segments, int64_t log_start_offset,
                            int64_t most_batch_bytes) except -1:
-    """Return the offset of the snapshot. It is in the active segment, because Kafka removes snapshots below that
-    segment."""
+    """Return the offset at which a clean stop writes the snapshot. It is in the active segment, because Kafka removes
+    snapshots below the active segment.
+    """
     cdef int64_t floor = max(log_start_offset + 1, segments.active.base_offset)
     cdef int64_t offset = snapshot_offset(table, floor)
     if offset in snapshots.offsets:
@@ -55,10 +56,10 @@ cdef int64_t choose_offset(ProducerStateTable table, snapshots, Segments segment
 
 
 cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1:
-    """Return the first offset, not below `floor`, of the remembered batches that a snapshot of the table's end would
-    lack.
+    """Return the lowest first offset of the cached batches that a snapshot at the end of the table would not include.
+    Ignore batches below `floor`.
 
-    If it would lack none, return the end of the table.
+    If the snapshot would include all cached batches, return the end of the table.
     """
     cdef int64_t lowest = table.end_offset, first
     cdef ProducerEntry entry
@@ -66,7 +67,7 @@ cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1
     cdef int i
     floor = max(floor, table.markers.known_from)
     for entry in table.entries.values():
-        for i in range(entry.cached - 1):           # all but the oldest, which the snapshot has
+        for i in range(entry.cached - 1):           # except the oldest: a snapshot includes one batch
             batch = batch_of(entry, i)
             first = batch.last_offset - batch.offset_delta
             if first < floor:
@@ -76,7 +77,7 @@ cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1
 
 
 cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
-    """Return the content of the snapshot of `offset`, an offset that `snapshot_offset` has returned."""
+    """Return the content of a snapshot at `offset`, which must be a result of `snapshot_offset`."""
     cdef dict marked = first_markers(table.markers, offset)
     cdef bytes content = PyBytes_FromStringAndSize(
         NULL, sizeof(SnapshotHead) + sizeof(SnapshotEntry) * (len(table.entries) + len(marked)))
@@ -93,7 +94,7 @@ cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
             marker = table.markers.newest(number)
         if encode_entry(entry, marker, offset, at):
             at += 1
-    for number in marked.values():                  # their producers have expired since
+    for number in marked.values():                  # of producers that have expired since their marker
         marker = table.markers.newest(number)
         if 0 <= marker.first_offset < offset:
             write_snapshot_entry(at, marker.producer_id, marker.producer_epoch, NULL, -1, marker.coordinator_epoch,
@@ -105,8 +106,7 @@ cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
 
 
 cdef dict first_markers(MarkerHistory markers, int64_t offset):
-    """Return, for each producer, the number of its first marker at or above `offset`. Markers are numbered from the
-    newest."""
+    """Return {producer id: number of its first marker at or above `offset`}. The newest marker has number 0."""
     cdef Py_ssize_t number = 0
     cdef const NotedMarker *marker = markers.newest(0)
     found = {}
@@ -118,13 +118,14 @@ cdef dict first_markers(MarkerHistory markers, int64_t offset):
 
 
 cdef const CachedBatch *batch_of(ProducerEntry entry, int number) noexcept:
-    """Return the cached batch that `number` newer batches follow."""
+    """Return the cached batch that is followed by `number` newer cached batches."""
     cdef const CachedBatch *window = entry.window
     return window + (entry.newest - number + WINDOW_BATCHES) % WINDOW_BATCHES
 
 
 cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t offset, SnapshotEntry *at) except -1:
-    """Write the state of a producer at `offset`. Return False without writing if too little of the state is known.
+    """Write the state that a producer had at `offset` to a snapshot entry. Return False without writing if too little
+    of the state is known.
 
     `marker` is the producer's first marker at or above `offset`, NULL if there is none.
     """
@@ -147,7 +148,7 @@ cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t o
         return False
     if last != NULL and has_changed:
         timestamp_ms = last.timestamp_ms
-    elif last == NULL and marker != NULL:           # known batches are of the epoch that the producer has now
+    elif last == NULL and marker != NULL:           # cached batches have the current epoch
         producer_epoch = marker.producer_epoch
     write_snapshot_entry(at, entry.producer_id, producer_epoch, last, timestamp_ms, coordinator_epoch, first_offset)
     return True

@@ -1,13 +1,17 @@
-"""Replaces old segments by cleaned ones. After a crash at any point, a start finds either all old segments or all new
-ones.
+"""Replaces old segments by cleaned ones. After a crash at any point, a start ends with either all old or all new
+segments.
 
-1. `.cleaned` files are complete and synced, then renamed to `.swap`, the segment with the highest base first:
-   from the first rename on, the new segments win.
-2. The files of the old segments are renamed to `.deleted`, then `.swap` loses its suffix; the directory is synced.
+The steps of a swap are:
 
-At start: `.cleaned` files are incomplete, so they are removed, together with the `.swap` files at or above the lowest
-of them, whose swap had only begun. Any other `.swap` file wins: normal files in its offset range are removed, and it
-gets its final name.
+1. The cleaner completes and syncs the `.cleaned` files.
+2. The log renames them to `.swap`, the segment with the highest base offset first. After these renames, a start keeps
+   the new segments.
+3. The log renames the files of the old segments to `.deleted`, removes the suffix `.swap` from the new files, and syncs
+   the directory.
+
+A start removes all `.cleaned` files. It also removes the `.swap` files at or above the lowest `.cleaned` file, because
+the renames of step 2 were not finished. For each remaining `.swap` file, it removes the normal files in the same
+offset range, then removes the suffix `.swap`.
 """
 import logging
 import os
@@ -45,8 +49,8 @@ def parse_file_name(name: str) -> SegmentFileName | None:
 def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: str, new_state: str) -> None:
     """Rename the existing files of a segment.
 
-    The log file is the first to get the suffix `.deleted`, and the last to get any other name. So a crash, or a reader
-    of the directory, never finds a log file without the transaction index that hides its aborted records.
+    If the new suffix is `.deleted`, rename the log file first, otherwise last. So neither a start after a crash nor a
+    reader of the directory finds a log file without its transaction index, which hides aborted records.
     """
     for kind in SEGMENT_SUFFIXES if new_state == DELETED_SUFFIX else reversed(SEGMENT_SUFFIXES):
         old = os.path.join(directory, file_name(base_offset, kind))
@@ -55,9 +59,8 @@ def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: st
 
 
 def finish_swaps(fs: FileSystem, directory: str, names: Iterable[str]) -> bool:
-    """Complete or undo a swap that a crash interrupted, and remove `.deleted` files.
-
-    `names` lists the directory. Return whether its files have changed.
+    """Complete or undo a swap that a crash interrupted, and remove `.deleted` files. `names` has the names of all files
+    in the directory. Return whether files were changed.
     """
     names = list(names)
     if not any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):

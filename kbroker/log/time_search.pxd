@@ -6,7 +6,7 @@ from kbroker.record.batch cimport BatchFields
 from kbroker.record.timestamp_scan cimport TimestampScan
 
 cdef enum:
-    WINDOW_BYTES = 16384        # read at once for headers and small batches
+    WINDOW_BYTES = 16384        # the bytes of one read, for headers and small batches
 
 
 cdef class TimeSearch:

@@ -1,10 +1,10 @@
-"""A search by time through the batches of one segment.
+"""Searches the batches of one segment for a timestamp.
 
-The loop reads a few headers, and one small batch. A worker does a longer search part by part: many headers, a long
-batch, a batch that must be decompressed, or bytes that are not in the page cache.
+The event loop makes only short searches: a few headers and one small batch. A worker thread makes longer searches in
+parts. A search is longer if it needs many headers, a large or compressed batch, or bytes that are not in the page
+cache.
 
-A search refers to the open file, not to the segment. So the segment may roll, or be deleted or replaced, during the
-search.
+A search uses the open file, not the segment. So the segment may roll, or be deleted or replaced, during the search.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -19,21 +19,23 @@ from kbroker.base.errors import CorruptLogError
 cdef enum:
     HEADERS_ON_LOOP = 64
     HEADERS_OF_A_PART = 100000
-    PIECE_BYTES = 262144        # of an uncompressed batch
+    PIECE_BYTES = 262144        # of an uncompressed batch, read at a time
 
 
 cdef class TimeSearch:
-    """A search. Once it `is_over`, `found` is the timestamp in ms, the offset and the leader epoch of a record, or
-    None.
+    """A search for a timestamp in one segment.
 
-    Methods raise OSError, CorruptLogError for bytes that are no batch, and KafkaError as `record.timestamp_scan` does.
+    When `is_over` is True, `found` is (timestamp in ms, offset, leader epoch) of the found record, or None. Methods
+    raise OSError, CorruptLogError for bytes that are not a batch, and the KafkaErrors of `record.timestamp_scan`.
     """
 
     def __dealloc__(self):
         free(self.window)
 
     def start(self) -> bool:
-        """Search as long as that is cheap and does not wait for the disk. Return whether the search is over."""
+        """Search on the event loop while this is cheap and does not wait for the disk. Return whether the search is
+        over.
+        """
         cdef BatchFields batch
         cdef TimestampScan scan
         cdef int i
@@ -52,7 +54,7 @@ cdef class TimeSearch:
         return self.is_over
 
     def advance(self) -> None:
-        """Do the next part of the search, for a worker: many headers, or one batch."""
+        """Do the next part of the search in a worker thread: read many headers, or one batch."""
         cdef BatchFields batch
         cdef int i
         for i in range(HEADERS_OF_A_PART):
@@ -66,7 +68,7 @@ cdef class TimeSearch:
             self.is_over = True
 
     cdef int search_batch(self, const BatchFields *batch) except -1:
-        """Search the batch that ends at `position`."""
+        """Search the records of the batch that ends at `position`."""
         cdef int64_t at = self.position - batch_size_bytes(batch) + HEADER_BYTES, size
         cdef TimestampScan scan = scan_of(batch, self.timestamp_ms, self.start_offset)
         cdef uint8_t *piece
@@ -96,7 +98,7 @@ cdef class TimeSearch:
         return 0
 
     cdef bint read_header(self, BatchFields *batch, bint waits) except -1:
-        """Read the header at `position`. Return False at the end, or if `fill` returns False."""
+        """Read the header at `position`. Return False at the end of the search range, or if `fill` returns False."""
         if self.position >= self.end:
             self.is_over = True
             return False
@@ -110,7 +112,7 @@ cdef class TimeSearch:
         return True
 
     cdef bint fill(self, int64_t size, bint waits) except -1:
-        """Make sure that the window has `size` bytes from `position` on. Return False if that needs the disk and
+        """Read until the window has `size` bytes that begin at `position`. Return False if this needs the disk and
         `waits` is False.
 
         `size` is at most WINDOW_BYTES. Raise CorruptLogError if the file is too short.
@@ -136,7 +138,9 @@ cdef class TimeSearch:
 
 
 cdef TimeSearch search_batches(File file, int64_t position, int64_t end, int64_t timestamp_ms, int64_t start_offset):
-    """Return a search from `position`, where a batch must begin, to `end`, for records from `start_offset` on."""
+    """Return a search of the batches between the file positions `position` and `end`. A batch must begin at `position`.
+    Records below `start_offset` are ignored.
+    """
     cdef TimeSearch search = TimeSearch.__new__(TimeSearch)
     search.file = file
     search.position = position

@@ -1,4 +1,6 @@
-"""Search by time in the segments of a log, for ListOffsets and for the starts of share groups."""
+"""Searches the segments of a log for a timestamp. ListOffsets uses this, and share groups use it to choose their start
+offset.
+"""
 from __future__ import annotations
 
 from collections import deque
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
 Position = tuple[int, int, int]
 """The timestamp in ms, the offset and the leader epoch of a record."""
 Steps = Generator[Any, None, Position | None]
-"""A search as long work."""
+"""A generator for long work. It returns the Position of the found record, or None."""
 Begin = Callable[[], TimeSearch | None]
 
 
 class Searches:
-    """The searches that a worker does, one at a time and in the order of their arrival.
+    """The queue of searches that a worker thread executes one after another, in the order of arrival.
 
-    A search begins when its turn comes, so a waiting search holds no open file and few bytes.
+    A search is created only when its turn comes, so a waiting search uses no open file and little memory.
     """
 
     def __init__(self, submit: Submit = run_inline):
@@ -32,11 +34,12 @@ class Searches:
         self._waiting: deque[Pause] = deque()
 
     def __len__(self) -> int:
-        """Return the number of searches that run or wait."""
+        """Return the number of searches in the queue, including the one that is running."""
         return self._is_busy + len(self._waiting)
 
     def run(self, begin: Begin) -> Generator[Any, None, TimeSearch | None]:
-        """Search a log on the loop if that is short. Otherwise begin again on the worker, when its turn comes.
+        """Search a log on the event loop if the search is short. Otherwise wait for a turn, and begin the search again
+        on the worker thread.
 
         `begin` returns a new search of the log, or None if there is nothing to search.
         """
@@ -63,7 +66,9 @@ class Searches:
         self._is_busy = True
 
     def _end_turn(self) -> None:
-        """Pass the turn to the next waiting search. No search that arrives before that one runs can take the turn."""
+        """Pass the turn to the next waiting search. `_is_busy` stays True, so a search that arrives now cannot take the
+        turn.
+        """
         if self._waiting:
             self._waiting.popleft().end()
         else:
@@ -75,8 +80,9 @@ INLINE = Searches()
 
 
 def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
-    """Return the position of the first record at or after `timestamp_ms`, None if there is none. Ignore records that
-    are appended during the search."""
+    """Return the Position of the first record whose timestamp is at or after `timestamp_ms`, None if there is none.
+    Ignore records that are appended during the search.
+    """
     start_offset, end_offset = log.log_start_offset, log.log_end_offset
     while True:
         search = yield from searches.run(partial(_search_time, log, timestamp_ms, start_offset, end_offset))
@@ -86,13 +92,15 @@ def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
             start_offset = search.end_offset
         elif search.found[1] >= log.log_start_offset:
             return search.found
-        else:       # records were deleted meanwhile
+        else:       # records were deleted during the search
             start_offset = log.log_start_offset
         yield None
 
 
 def greatest(log: Log, searches: Searches) -> Steps:
-    """Return the position of the first record with the greatest timestamp, None if no record has one."""
+    """Return the Position of the first record with the greatest timestamp of the log, None if no record has a
+    timestamp.
+    """
     search = yield from searches.run(partial(_search_greatest, log))
     return None if search is None else search.found
 

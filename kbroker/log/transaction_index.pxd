@@ -6,7 +6,7 @@ from kbroker.log.fs.lazy_file cimport LazyFile
 
 
 cdef enum:
-    PAIR_BYTES = 16             # producer id and first offset of an aborted transaction, as a Fetch answers them
+    PAIR_BYTES = 16             # producer id and first offset of an aborted transaction, as in a Fetch response
 
 
 cdef struct Row:

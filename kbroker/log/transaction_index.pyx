@@ -1,7 +1,7 @@
-"""Aborted transactions of a segment (`.txnindex`), for read_committed consumers.
+"""The index of the aborted transactions of a segment (`.txnindex`), for read_committed consumers.
 
-`formats` has the bytes of an entry. Entries are in marker order, so both last offsets and last stable offsets grow. The
-file exists only if the segment holds a marker of an aborted transaction.
+`formats` defines the layout of an entry. Entries are in the order of their markers, so their last offsets and last
+stable offsets grow. The file exists only if the segment has the marker of an aborted transaction.
 """
 from typing import NamedTuple
 
@@ -29,8 +29,9 @@ class AbortedTransaction(NamedTuple):
 
 
 cdef class TransactionIndex:
-    """The rows of a segment, which stay in memory once read. Methods raise OSError, and CorruptLogError for a damaged
-    file."""
+    """The rows of one segment's index. They stay in memory after they were read. Methods raise OSError, and
+    CorruptLogError if the file is damaged.
+    """
 
     def __init__(self, fs, str path, int64_t base_offset, *, bint exists):
         self.path = path
@@ -46,7 +47,7 @@ cdef class TransactionIndex:
 
     @property
     def rows(self) -> list[AbortedTransaction]:
-        """Return the rows in marker order."""
+        """Return the rows in the order of their markers."""
         cdef Py_ssize_t i
         self.read()
         return [self.row(i) for i in range(self.count)]
@@ -56,7 +57,7 @@ cdef class TransactionIndex:
         return AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
-        """Ensure that `add` cannot fail until there are `count` entries."""
+        """Reserve memory for `count` entries in total, so that `add` cannot fail."""
         cdef Py_ssize_t capacity
         cdef void *wider
         if count > self.capacity:
@@ -85,7 +86,9 @@ cdef class TransactionIndex:
         return 0
 
     def append(self, row) -> None:
-        """Add the row of a marker that is above all earlier ones. If the write fails, nothing changes."""
+        """Add a row. Its marker must be above the markers of all earlier rows. If the write fails, the index is
+        unchanged.
+        """
         cdef Row entry = Row(row[0], row[1], row[2], row[3])
         self.read()
         if self.count and entry.last_offset <= self.entries[self.count - 1].last_offset:
@@ -97,9 +100,12 @@ cdef class TransactionIndex:
         self.add(&entry)
 
     cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1:
-        """Return how many rows touch [fetch_offset, upper_bound_offset). Unless `into` is NULL, write the producer id
-        and the first offset of each row to it, in wire format. The cost depends on the number of rows found, because a
-        block of rows that begins too late is skipped."""
+        """Return how many transactions overlap [fetch_offset, upper_bound_offset). Unless `into` is NULL, write the
+        producer id and the first offset of each transaction to it, in wire format.
+
+        Blocks of rows whose transactions all begin too late are skipped, so the cost depends mostly on the number of
+        transactions found.
+        """
         cdef Py_ssize_t i, end, found = 0
         self.read()
         i = self.first_reaching(fetch_offset, False)
@@ -118,8 +124,10 @@ cdef class TransactionIndex:
         return found
 
     cdef Py_ssize_t first_reaching(self, int64_t offset, bint by_stable_offset) noexcept:
-        """Return the first row whose marker is at or above `offset`. With `by_stable_offset`, compare the row's last
-        stable offset instead: the rows after the returned one begin above `offset`.
+        """Return the index of the first row whose marker is at or above `offset`.
+
+        With `by_stable_offset`, compare the last stable offset of the rows instead of the marker. The transactions of
+        all rows after the returned one then begin at or above `offset`.
         """
         cdef Py_ssize_t low = 0, high = self.count, middle
         cdef const Row *row
@@ -137,8 +145,9 @@ cdef class TransactionIndex:
         return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
-        """Return the rows that touch [fetch_offset, upper_bound_offset). Also return whether later segments can have no
-        such row."""
+        """Return the rows whose transactions overlap [fetch_offset, upper_bound_offset), and whether later segments can
+        have no further rows for this range.
+        """
         cdef Py_ssize_t i
         self.read()
         found = [self.row(i) for i in range(self.first_reaching(fetch_offset, False),
@@ -147,7 +156,7 @@ cdef class TransactionIndex:
         return found, self.is_complete(upper_bound_offset)
 
     def truncate_to(self, int64_t offset) -> None:
-        """Remove the rows whose marker is at or above `offset`."""
+        """Remove the rows whose markers are at or above `offset`."""
         self.read()
         kept = self.first_reaching(offset, False)
         if self.exists:
@@ -155,7 +164,7 @@ cdef class TransactionIndex:
         self.count = kept
 
     def reset(self) -> None:
-        """Remove all rows and the file before a rebuild."""
+        """Remove all rows and the file, so that the index can be rebuilt."""
         if self.exists:
             self.lazy_file.close()
             self.fs.unlink(self.path)
@@ -168,7 +177,7 @@ cdef class TransactionIndex:
         self.read()
 
     def file(self) -> File:
-        """Return the open file, for a write or a sync."""
+        """Return the open file, which the caller writes or syncs."""
         return self.lazy_file.get(True)
 
     cdef int read(self) except -1:

@@ -13,9 +13,9 @@ cdef struct Completed:              # a transaction whose marker the high waterm
 
 @cython.final
 cdef class UnstableTransactions:
-    cdef PyObject *first_open           # borrowed: producers with an open transaction, in order of its first offset
+    cdef PyObject *first_open           # borrowed: the open transaction with the lowest first offset
     cdef PyObject *last_open
-    cdef Completed *completed           # from first_completed to end_completed; both offsets grow
+    cdef Completed *completed           # in use from first_completed to end_completed; offsets grow
     cdef Py_ssize_t first_completed
     cdef Py_ssize_t end_completed
     cdef Py_ssize_t completed_room

@@ -1,4 +1,4 @@
-"""The transactions of a partition that hold back its last stable offset."""
+"""Tracks the transactions of a partition that keep its last stable offset below the high watermark."""
 from libc.stdint cimport int64_t
 from libc.string cimport memmove
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -11,10 +11,11 @@ cdef enum:
 
 
 cdef class UnstableTransactions:
-    """The open transactions, and the completed ones whose marker the high watermark has not passed.
+    """The open transactions, and the completed transactions whose marker the high watermark has not passed.
 
-    Open transactions are a chain through their producers, the earliest first. A transaction begins and ends in constant
-    time, however many are open. The table of the producers keeps each producer while its transaction is open.
+    The producers with open transactions form a linked list, ordered by the first offset. A transaction begins and ends
+    in constant time, regardless of how many are open. The ProducerStateTable keeps each producer while its transaction
+    is open.
     """
 
     def __dealloc__(self):
@@ -26,7 +27,7 @@ cdef class UnstableTransactions:
         return 0
 
     cdef int open(self, ProducerEntry entry, int64_t first_offset) noexcept:
-        """Open a transaction. It begins above all others, because offsets grow."""
+        """Add an open transaction at the end of the list: its first offset is above those of all other transactions."""
         entry.transaction_first_offset = first_offset
         entry.previous_open = self.last_open
         entry.next_open = NULL
@@ -52,8 +53,8 @@ cdef class UnstableTransactions:
     cdef int complete(self, ProducerEntry entry, int64_t marker_offset) except -1:
         """Keep a completed transaction until the high watermark passes its marker.
 
-        A completed transaction that began later and has a lower marker can no longer become the first. It is dropped
-        now, so that the first one that remains is the earliest.
+        Drop the completed transactions that began later than this one. Their markers are lower, so they never determine
+        the last stable offset. The remaining completed transactions are therefore ordered by their first offset.
         """
         while (self.end_completed > self.first_completed
                and self.completed[self.end_completed - 1].first_offset >= entry.transaction_first_offset):
@@ -65,7 +66,9 @@ cdef class UnstableTransactions:
         return self.close(entry)
 
     cdef int make_room(self) except -1:
-        """Move the rows down, or grow if more than half of the memory is in use."""
+        """Make room for another completed transaction. Move the transactions to the start of the array if more than
+        half of it is free there, otherwise enlarge the array.
+        """
         cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_ROOM, 2 * self.completed_room)
         cdef Completed *larger
         if self.first_completed > self.completed_room // 2:
@@ -81,7 +84,7 @@ cdef class UnstableTransactions:
 
     @property
     def ongoing(self) -> dict[int, int]:
-        """The producer id of each open transaction by its first offset, the earliest first."""
+        """Maps the first offset of each open transaction to its producer id, in ascending order."""
         cdef PyObject *at = self.first_open
         found = {}
         while at != NULL:
@@ -103,12 +106,14 @@ cdef class UnstableTransactions:
         return first
 
     def first_offset(self) -> int | None:
-        """Return `first`, None if there is no such transaction."""
+        """Return the offset that `first` returns, or None instead of -1."""
         cdef int64_t first = self.first()
         return None if first < 0 else first
 
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
-        """Return the last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
+        """Return the last stable offset that results when the marker at `marker_offset` ends this producer's
+        transaction.
+        """
         cdef PyObject *first = self.first_open
         if first != NULL and (<ProducerEntry>first).producer_id == producer_id:
             first = (<ProducerEntry>first).next_open

@@ -13,8 +13,8 @@ cdef class Unsynced:
     cdef object leader_epochs
     cdef PendingSnapshots snapshots
     cdef list rolled                    # closed segments, oldest first
-    cdef int64_t names_changed_at       # the log's end when a name in its directory last changed; -1: all are synced
-    cdef tuple paths                    # of the files of a new log outside its segments
+    cdef int64_t names_changed_at       # the end of the log at the last change of a file name; -1: all names are synced
+    cdef tuple paths                    # the paths of files outside the segments of a new log
 
     cdef int add_rolled(self, object segment, int64_t end_offset, ProducerStateTable producers) except -1
     cdef list files_of_rolled(self)

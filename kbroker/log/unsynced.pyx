@@ -1,4 +1,4 @@
-"""The changes of a log that its next sync must cover, in addition to the end of its active segment."""
+"""Tracks the changes of a log that its next sync must cover, in addition to the end of the active segment."""
 import os
 
 from libc.stdint cimport int64_t
@@ -9,7 +9,9 @@ from kbroker.log.segment cimport Segment
 
 
 cdef class Unsynced:
-    """The closed segments and the changed names in the directory that are not synced. Snapshots wait for the sync."""
+    """The closed segments that are not synced, the changes of file names that are not synced, and the snapshots that
+    wait for the sync.
+    """
 
     def __init__(self, fs, str directory, leader_epochs, PendingSnapshots snapshots, int64_t names_changed_at):
         self.fs = fs
@@ -45,9 +47,10 @@ cdef class Unsynced:
         return files
 
     cdef int mark_flushed(self, int64_t offset) except -1:
-        """Note that the returned files are synced, which were requested when the log ended at `offset`.
+        """Note that the files are synced that were returned when the log ended at `offset`.
 
-        A segment or a name that was created since then begins at `offset` or above, and waits for the next sync.
+        A segment that was closed later ends at or above `offset`, and waits for the next sync. So does a file name that
+        was changed at or above `offset`.
         """
         cdef Segment segment
         if self.rolled:
@@ -65,6 +68,6 @@ cdef class Unsynced:
         return self.snapshots.mark_synced(offset)
 
     cdef int drop_segments(self, list segments) except -1:
-        """Forget segments that left the log, and the snapshots at their base offsets."""
+        """Forget segments that were removed from the log, and the snapshots at their base offsets."""
         self.rolled = [segment for segment in self.rolled if segment not in segments]
         return self.snapshots.drop_at({segment.base_offset for segment in segments})

@@ -9,9 +9,9 @@ from kbroker.log.fs.lazy_file cimport LazyFile
 cdef class WriteArena:
     cdef uint8_t *memory
     cdef int64_t used
-    cdef Py_ssize_t users               # tails that have bytes in `memory`
-    cdef int64_t tick                   # the number of the tick that runs
-    cdef list borrowers                 # tails with borrowed bytes
+    cdef Py_ssize_t users               # the number of tails with bytes in `memory`
+    cdef int64_t tick                   # the number of the current tick
+    cdef list borrowers                 # the tails with borrowed bytes
 
     cdef bint has_room(self, int64_t size) noexcept
     cdef uint8_t *take(self, int64_t size) noexcept
@@ -20,19 +20,19 @@ cdef class WriteArena:
 
 
 cdef class UnwrittenTail:
-    cdef WriteArena arena               # None: the log writes each append at once
+    cdef WriteArena arena               # None: the log writes each append immediately
     cdef LazyFile file
-    cdef int64_t position               # in the file, of the first unwritten byte
+    cdef int64_t position               # the file position of the first unwritten byte
     cdef int64_t size_bytes
-    cdef iovec *pieces                  # NULL until the first append that was not written at once
+    cdef iovec *pieces                  # NULL until an append is written later
     cdef int count
-    cdef int owned_count                # of the pieces before the first borrowed one
+    cdef int owned_count                # the number of pieces before the first borrowed one
     cdef bint is_in_arena
-    cdef bint is_borrowing              # among the arena's borrowers
+    cdef bint is_borrowing              # True if the tail is in `arena.borrowers`
     cdef object failure                 # the OSError of a write at the end of a loan
-    cdef int64_t tick                   # of the last append
+    cdef int64_t tick                   # the tick of the last append
     cdef int appends_in_tick
-    cdef bint was_busy                  # the tick before `tick` that had an append had several
+    cdef bint was_busy                  # True if the last earlier tick with appends had several
 
     cdef bint may_take(self, const Append *append) noexcept
     cdef int reserve(self, LazyFile file, int64_t position) except -1

@@ -1,13 +1,14 @@
-"""The unwritten tail of a log: the bytes of batches that the log has adopted and not written yet.
+"""The unwritten tail of a log: the bytes of batches that the log has adopted but not yet written.
 
-Appends to one partition within one tick share a single write: a small write costs the file system little more for forty
-batches than for one, and a large write costs half as much as its parts. Until the write, the bytes are in an arena that
-all logs of a broker share. The arena is small, so the bytes are still in the processor's cache when they are written.
-Bytes in a request's frame are borrowed until the connection's loan ends. Then they are copied, or written if they are
-many.
+Appends to one partition within one tick share a single write. A small write of forty batches costs the file system
+little more than a write of one batch. A large write costs half as much as separate writes of its parts.
 
-Nothing may depend on unwritten bytes. The broker sends no reply for them, the high watermark stays below them, and the
-log writes them before any read of the file. If the write fails, all their appends fail.
+Until the write, the bytes are in an arena that all logs of a broker share. The arena is small, so the bytes are still
+in the processor's cache when they are written. Bytes in the frame of a request are borrowed, not copied. When the loan
+of the connection ends, the tail copies borrowed bytes, or writes them if there are many.
+
+Nothing may depend on unwritten bytes. The broker sends no reply for their appends, the high watermark stays below their
+batches, and the log writes the bytes before any read of the file. If the write fails, all these appends fail.
 """
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -19,12 +20,12 @@ from kbroker.log.fs.lazy_file cimport LazyFile
 
 cdef enum:
     ARENA_BYTES = 256 * 1024
-    LARGEST_COPY_BYTES = 64 * 1024      # beyond this a copy costs more than the write it saves
+    LARGEST_COPY_BYTES = 64 * 1024      # copying more bytes costs more than a write
     MOST_PIECES = 64
 
 
 cdef class WriteArena:
-    """Memory for the unwritten bytes of all logs of a broker, and the number of the tick that runs."""
+    """Memory for the unwritten bytes of all logs of a broker, and the number of the current tick."""
 
     def __cinit__(self):
         self.memory = <uint8_t *>malloc(ARENA_BYTES)
@@ -40,15 +41,16 @@ cdef class WriteArena:
         return size <= ARENA_BYTES - self.used
 
     cdef uint8_t *take(self, int64_t size) noexcept:
-        """Return memory that is valid until every tail has written its bytes in the arena. Return NULL if the arena is
-        full."""
+        """Return `size` bytes of memory, or NULL if the arena is full. The memory is valid until every tail has written
+        its bytes in the arena.
+        """
         if not self.has_room(size):
             return NULL
         self.used += size
         return self.memory + self.used - size
 
     cdef int end_loan(self) except -1:
-        """Let all tails copy or write their borrowed bytes, which become invalid."""
+        """Let all tails copy or write their borrowed bytes, because these bytes are about to become invalid."""
         cdef UnwrittenTail tail
         if self.borrowers:
             for tail in self.borrowers:
@@ -69,14 +71,16 @@ cdef class UnwrittenTail:
         free(self.pieces)
 
     cdef bint may_take(self, const Append *append) noexcept:
-        """Return whether an append is written later. The log calls this once for each append that it accepts.
+        """Return whether an append is written later. The log must call this exactly once for each append that it
+        accepts.
 
-        A lone append is written at once. To defer it would save no system call, and would copy the batch and let the
-        request wait for the end of the tick. By tests/gates, that takes a Produce of 300 B from 12,800 to 15,000
-        instructions and one of 16 KiB from 60,000 to 78,600: a fifth and a twentieth of the CPU time.
+        A lone append is written immediately. Deferring it would save no system call, but would copy the batch and delay
+        the request until the end of the tick. According to tests/gates, deferring raises the cost of a Produce request
+        of 300 B from 12,800 to 15,000 instructions, and of 16 KiB from 60,000 to 78,600. This is a fifth more CPU time
+        for 300 B, and a twentieth more for 16 KiB.
 
-        A partition is busy if it had several appends in this tick, or in the last tick in which it had any. Only
-        appends to a busy partition are deferred.
+        Only appends to a busy partition are deferred. A partition is busy if it had several appends in this tick, or in
+        the last earlier tick with an append.
         """
         if append.write_mode == WRITE_NOW or self.arena is None or not self.is_busy():
             return False
@@ -92,8 +96,9 @@ cdef class UnwrittenTail:
         return self.was_busy or self.appends_in_tick > 1
 
     cdef int reserve(self, LazyFile file, int64_t position) except -1:
-        """Make sure that `add` cannot fail, and that `write` does not lack a descriptor. `position` is the end of the
-        log's file."""
+        """Ensure that `add` cannot fail, and that `write` has a file descriptor. `position` is the end of the `.log`
+        file.
+        """
         if self.count == MOST_PIECES:
             self.write()
         if self.count == 0:
@@ -108,7 +113,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int add(self, const Append *append) except -1:
-        """Add the bytes of an append that `may_take` allowed. `reserve` has made room for them."""
+        """Add the bytes of an append for which `may_take` returned True. The caller must have called `reserve`."""
         cdef uint8_t *data = append.data
         if append.write_mode == WRITE_LATER:
             data = <uint8_t *>memcpy(self.take_memory(append.size), data, append.size)
@@ -122,7 +127,9 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int put(self, uint8_t *data, int64_t size) noexcept:
-        """Add a piece, or lengthen the last one. Return the number of pieces added: 1 or 0."""
+        """Add a piece of memory, or lengthen the last piece if the bytes directly follow it. Return the number of
+        pieces added, 1 or 0.
+        """
         cdef iovec *last = NULL if self.count == 0 else &self.pieces[self.count - 1]
         self.size_bytes += size
         if last != NULL and <uint8_t *>last.iov_base + last.iov_len == data:
@@ -133,7 +140,7 @@ cdef class UnwrittenTail:
         return 1
 
     cdef uint8_t *take_memory(self, int64_t size) noexcept:
-        """Return memory of the arena, NULL if there is no room."""
+        """Return `size` bytes of memory from the arena, NULL if there is no room."""
         cdef uint8_t *memory = self.arena.take(size)
         if memory != NULL and not self.is_in_arena:
             self.is_in_arena = True
@@ -141,8 +148,9 @@ cdef class UnwrittenTail:
         return memory
 
     cdef int end_loan(self) except -1:
-        """Stop borrowing: copy the borrowed bytes, or write the whole tail. If that write fails, the next `write`
-        raises the error."""
+        """Stop borrowing: copy the borrowed bytes, or write the whole tail. If this write fails, the next call of
+        `write` raises the error.
+        """
         cdef int64_t size = 0
         cdef uint8_t *memory
         cdef uint8_t *at
@@ -170,7 +178,9 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int write(self) except -1:
-        """Write the whole tail by one system call. Raise OSError; the caller then calls `discard`."""
+        """Write the whole tail with one system call. Raise OSError if the write fails; the caller must then call
+        `discard`.
+        """
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self.size_bytes:
@@ -179,7 +189,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int64_t discard(self) noexcept:
-        """Forget the bytes, and return their number."""
+        """Forget the unwritten bytes, and return their number."""
         cdef int64_t size_bytes = self.size_bytes
         self.count = self.owned_count = 0
         self.size_bytes = 0

@@ -1,4 +1,4 @@
-"""Compares a log directory with its inventory at a start, and decides about each difference.
+"""Compares a log directory with its inventory at a start, and decides what to do for each difference.
 
 | damaged | decision |
 |---|---|
@@ -6,7 +6,8 @@
 | a file that the log can rebuild | rebuilt |
 | a checkpoint | the offsets of the inventory are used |
 
-Each difference is an ERROR in the broker's log and a damage note, which `kbroker-check` reports until it is accepted.
+Each difference is logged as an ERROR and written as a damage note. `kbroker-check` reports the note until an operator
+accepts the damage.
 """
 from __future__ import annotations
 
@@ -36,22 +37,23 @@ from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.partition_metadata import write_topic_id
 
 TRACES = (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, INVENTORY_FILE)
-"""Files that a broker writes only after it has registered in the metadata log."""
+"""The files that a broker writes only after it has registered in the metadata log."""
 COORDINATED = (CONSUMER_OFFSETS, TRANSACTION_STATE)
-"""The topics whose loss changes the answers of a coordinator."""
+"""The topics that coordinators read. Lost records of these topics would change the responses of a coordinator."""
 MOST_DAMAGES = 20
-"""The most damages in the note of one partition. A broken disk damages many places."""
+"""The maximum number of damages in the note of one partition. A broken disk damages many places."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The evidence in a log directory about its metadata log. The metadata log has the row of a topic before the
-    directory of its first partition exists."""
+    """The evidence in a log directory about its metadata log. A topic id in a partition directory is evidence, because
+    the metadata log has the row of a topic before the topic's first directory exists.
+    """
 
     topic_ids: dict[TopicPartition, bytes]
-    """The topic ids in partition directories."""
+    """Maps each partition to the topic id in its directory."""
     metadata_end_offset: int
     """The end of the metadata log at an earlier clean stop, 0 if unknown."""
     trace: str | None
@@ -62,8 +64,9 @@ class Past:
 
 def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Collection[TopicPartition] = (),
             ) -> Iterator[tuple[TopicPartition, PartitionNote | None, list[Damage]]]:
-    """Yield (key, note, damages) of each partition in the inventory, and of `BESIDE`: the files of no partition. Raise
-    OSError."""
+    """Yield (key, note, damages) of each partition in the inventory. Also yield the key `BESIDE` for the files that
+    belong to no partition. Raise OSError.
+    """
     yield BESIDE, None, compare_beside(fs, directory, inventory.beside)
     for (topic, partition), row in inventory.rows.items():
         if (topic, partition) not in except_for:
@@ -73,9 +76,10 @@ def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Co
 
 
 class Verification:
-    """The state of a log directory at its start. `run` only reads; `conclude` writes the notes and may refuse.
+    """The comparison of a log directory with its inventory at a start.
 
-    Raises LogDirectoryError for damage notes that cannot be understood, OSError.
+    `run` only reads. `conclude` writes the damage notes, and may refuse the start. The constructor raises OSError, and
+    LogDirectoryError if the damage notes are malformed.
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, clean_shutdown: bool, broker_epoch: int):
@@ -92,7 +96,7 @@ class Verification:
         if self._inventory is not None and clean_shutdown and broker_epoch < 0:
             self._note_mark()
         self.rows: dict[TopicPartition, str] = {}
-        """The inventory rows of the partitions whose files match the inventory, or the damage note."""
+        """Maps each partition whose files match the inventory or the damage note to its inventory row."""
         self.start_offsets: PartitionOffsets = {}
         self.end_offsets: PartitionOffsets = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}
@@ -100,7 +104,7 @@ class Verification:
 
     @property
     def metadata_end_offset(self) -> int:
-        """The end of the metadata log at an earlier clean stop, or 0. The metadata log never gets shorter."""
+        """The end of the metadata log at an earlier clean stop, 0 if unknown. The metadata log never gets shorter."""
         return 0 if self._inventory is None else self._inventory.metadata_end_offset
 
     @property
@@ -117,8 +121,9 @@ class Verification:
             return None
 
     def _note_mark(self) -> None:
-        """Note a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty mark, which is no
-        damage."""
+        """Write a damage note if the clean shutdown mark cannot be read. An empty mark is not damage, because old
+        versions of Apache Kafka write it.
+        """
         path = os.path.join(self._directory, CLEAN_SHUTDOWN_FILE)
         size_bytes = self._fs.size(path)
         if size_bytes:
@@ -132,7 +137,9 @@ class Verification:
     # ---- comparing ----
 
     def run(self) -> None:
-        """Compare everything and log each difference. Change nothing on the disk."""
+        """Compare the directory with the inventory and the damage notes, and log each difference. Change nothing on the
+        disk.
+        """
         for note in list(self.notes.values()):
             if note.state is State.OFFLINE and note.row:
                 self._compare_again(note)
@@ -148,7 +155,9 @@ class Verification:
             self._find_empty_checkpoints()
 
     def _find_empty_checkpoints(self) -> None:
-        """If there is no inventory, note empty checkpoint files. Every broker writes at least the number of rows."""
+        """If there is no inventory, note empty checkpoint files as damage, because every broker writes at least the
+        count line.
+        """
         damages = []
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             path = os.path.join(self._directory, name)
@@ -167,15 +176,18 @@ class Verification:
         self.rows[key] = row
 
     def is_released(self, key: TopicPartition) -> bool:
-        """Return whether a partition was closed cleanly, even if the stop of the directory was unclean.
+        """Return whether the files of a partition are as a clean stop left them, even if the last stop of the broker
+        was unclean.
 
-        Such a partition's files match its note. Or it is out of service, and no start has written to it since its note.
+        This holds if the files match the inventory or the damage note. It also holds if the partition is out of
+        service, because no start has written to its files since the note was made.
         """
         return key in self.rows or (key in self.notes and self.notes[key].state is State.OFFLINE)
 
     def _compare_again(self, note: DamageNote) -> None:
-        """Compare the files of a partition that is out of service with its note. Put it into service if they were
-        restored."""
+        """Compare the files of a partition that is out of service with its note. If an operator has restored the files,
+        put the partition into service.
+        """
         expected = PartitionNote.decode(note.row)
         self.topic_ids[note.key] = bytes.fromhex(expected.topic_id)
         damages = compare_partition(self._fs, self._path(note.key), expected)
@@ -221,7 +233,8 @@ class Verification:
     def conclude(self) -> None:
         """Write the notes, and restore each damaged `partition.metadata` from the inventory.
 
-        Raise LogDirectoryError if an internal topic lost records, because its coordinator would answer without them.
+        Raise LogDirectoryError if an internal topic has lost records, because its coordinator would respond without
+        these records.
         """
         for key, names in self._distrusted.items():
             if PARTITION_METADATA_FILE in names and key in self.topic_ids:
@@ -241,7 +254,7 @@ class Verification:
             f'backup, or accept the loss with kbroker-check --accept {self._existing(note.key)}')
 
     def distrusted(self, key: TopicPartition) -> frozenset[str]:
-        """Return the names of damaged files that an opening must recover or rebuild."""
+        """Return the names of a partition's damaged files that an opening must recover or rebuild."""
         if self.is_accepted(key):
             return frozenset(os.path.basename(damage.file) for damage in self.notes[key].damages)
         return self._distrusted.get(key, frozenset())
@@ -251,7 +264,7 @@ class Verification:
         return key in self.notes and self.notes[key].state is State.ACCEPTED
 
     def failure(self, key: TopicPartition) -> KafkaError | None:
-        """Return the error of a partition that must not be opened, None if it may be opened."""
+        """Return an error if the partition must not be opened, None if it may be opened."""
         note = self.notes.get(key)
         if note is None or note.state is not State.OFFLINE or not note.row:
             return None
@@ -265,10 +278,10 @@ class Verification:
         return [self.notes[key] for key in sorted(self._keys_in(State.OFFLINE))]
 
     def expected_end_offset(self, key: TopicPartition, in_checkpoints: int) -> int:
-        """Return an offset that the log of a partition must reach.
+        """Return the end offset that the log of a partition must at least have.
 
-        `in_checkpoints`, the offset in the checkpoints, counts only if the partition's files were not compared with a
-        note.
+        `in_checkpoints` is the offset according to the checkpoints. It is used only if the partition's files were not
+        compared with a note.
         """
         note = self.notes.get(key)
         if note is not None and note.state is State.OFFLINE:
@@ -277,9 +290,8 @@ class Verification:
         return 0 if is_known else in_checkpoints
 
     def take_offline(self, key: TopicPartition, error: CorruptLogError, expected_end_offset: int) -> KafkaError:
-        """Note that a partition could not be opened after a clean stop, and return the error for clients.
-
-        Raise LogDirectoryError if the partition belongs to an internal topic. Raise OSError.
+        """Write a damage note for a partition that could not be opened after a clean stop, and return the error for
+        clients. Raise LogDirectoryError if the partition belongs to an internal topic. Raise OSError.
         """
         file, _, what = str(error).partition(': ')
         found, _, expected = what.removeprefix('found ').partition(', expected ')
@@ -294,7 +306,9 @@ class Verification:
         return self._error(note)
 
     def opened(self, key: TopicPartition, log_end_offset: int, expected_end_offset: int) -> None:
-        """Note that a partition was opened. If its log ends too early, note the loss, which recovery has logged."""
+        """Register that a partition was opened. If its log ends below `expected_end_offset`, add a damage note.
+        Recovery has already logged the loss.
+        """
         note = self.notes.get(key)
         if note is not None and note.state is State.OFFLINE:
             logger.warning('%s: reaches offset %d again: it is served again', self._path(key), log_end_offset)
@@ -307,21 +321,21 @@ class Verification:
             self._are_notes_stale = True
 
     def forget_files(self, key: TopicPartition) -> None:
-        """Forget the files that the last clean stop left of a partition whose directory is now out of use. Another
-        topic of the same name may have the same offsets.
+        """Forget what the inventory says about a partition whose directory is now out of use. A new topic of the same
+        name may reach the same offsets, but has different files.
         """
         for known in (self.rows, self.start_offsets, self.end_offsets, self.topic_ids, self._distrusted):
             known.pop(key, None)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Remove the notes of partitions that are deleted. Raise OSError."""
+        """Remove the damage notes of deleted partitions. Raise OSError."""
         for key in keys:
             if key in self.notes:
                 self._drop(key)
         self._write()
 
     def finish(self) -> None:
-        """End the start: drop the notes of accepted damage. Raise OSError."""
+        """End the start: remove the notes of accepted damage. Raise OSError."""
         for key in self._keys_in(State.ACCEPTED):
             logger.warning('%s: served as it is: its damage was accepted', self._path(key))
             self._drop(key)
@@ -340,7 +354,8 @@ class Verification:
         return self._directory if key == BESIDE else os.path.join(self._directory, f'{key[0]}-{key[1]}')
 
     def _existing(self, key: TopicPartition) -> str:
-        """Return the path of a partition for a command line, or of the log directory if the partition has no
-        directory."""
+        """Return the path of a partition, to be shown in a command line. Return the path of the log directory if the
+        partition has no directory.
+        """
         path = self._path(key)
         return path if self._fs.exists(path) else self._directory
