@@ -1,7 +1,8 @@
 """Filters aborted transactions out of fetched batches, for read_committed consumers (KIP-98).
 
-The broker sends raw batches together with the transactions aborted in their range, as (producer id, first
-offset). A producer's batches are dropped from the first offset of its aborted transaction up to its ABORT marker.
+The broker sends raw batches, and a list of the aborted transactions in the range of these batches, as (producer id,
+first offset). The filter drops the batches of a producer between the first offset of its aborted transaction and the
+next ABORT marker of the producer.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -26,7 +27,7 @@ cdef struct Aborted:
 
 
 cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept nogil:
-    """Move the entry at `parent` down until no child begins before it."""
+    """Move the entry at index `parent` down the heap until both children have a first offset at or above its own."""
     cdef Aborted entry = heap[parent]
     cdef Py_ssize_t child = 2 * parent + 1
     while child < count:
@@ -41,14 +42,14 @@ cdef void sift_down(Aborted *heap, Py_ssize_t count, Py_ssize_t parent) noexcept
 
 
 cdef class AbortFilter(BatchFilter):
-    """The aborted transactions of one fetched partition. The caller must pass the batches in offset order. Transactions
-    that begin later are in a min-heap by first offset. A broker sends transactions in the order of their markers, and a
-    heap spares a consumer that stops early the full sort. If `is_committed_only` is false, aborted data is shown too,
-    and `outcome_of` identifies it.
+    """The aborted transactions of one fetched partition. The caller must pass the batches in offset order. The
+    transactions that begin above the current batch are in a min-heap by first offset. A broker sends transactions in
+    the order of their markers. A heap saves the full sort if a consumer stops early. If `is_committed_only` is false,
+    aborted data is shown too, and `outcome_of` identifies it.
     """
     cdef Aborted *heap
     cdef Py_ssize_t count
-    cdef set aborting           # producers with an aborted transaction open at this point
+    cdef set aborting           # ids of producers inside an aborted transaction now
     cdef bint is_committed_only
 
     def __cinit__(self, aborted, *, bint is_committed_only=True):
@@ -78,10 +79,8 @@ cdef class AbortFilter(BatchFilter):
         return 0
 
     def admits(self, BatchHeader header not None, batch):
-        """Return whether a consumer delivers the records of `batch`, whose header is `header`. Return False for control
-        batches.
-
-        Raise CorruptBatchError for a control batch whose first record is malformed.
+        """Return whether a consumer may see the records of `batch`, whose header is `header`. Return False for a
+        control batch. Raise CorruptBatchError if the first record of a control batch is malformed.
         """
         cdef Py_buffer view
         cdef BatchFields fields
@@ -107,16 +106,18 @@ cdef class AbortFilter(BatchFilter):
         return not self.is_committed_only or self.outcome_of(fields) != ABORTED
 
     cdef Outcome outcome_of(self, const BatchFields *fields) except *:
-        """Return the outcome of the last batch passed to `admits`. The outcome is never that of an open transaction,
-        because a broker sends none."""
+        """Return the outcome of the batch that was last passed to `admits`. It is never that of an open transaction,
+        because a broker does not list open transactions.
+        """
         if not fields.attributes & TRANSACTIONAL_BIT:
             return NO_TRANSACTION
         return ABORTED if self.aborting and fields.producer_id in self.aborting else COMMITTED
 
 
 cdef bint is_abort_marker(const uint8_t *batch, int64_t size_bytes) except -1:
-    """Return whether a control batch is an ABORT marker. Read only its first key. A control batch is never
-    compressed."""
+    """Return whether a control batch is an ABORT marker, according to the key of its first record. A control batch is
+    never compressed.
+    """
     cdef Cursor cursor
     cdef const uint8_t *key
     cursor.at = batch

@@ -1,4 +1,4 @@
-"""The structures of Arrow's C data interface, and its formats that kbroker reads and writes."""
+"""Declares the structures of Arrow's C data interface, and the Arrow formats that kbroker reads and writes."""
 from libc.stdint cimport int64_t, uint8_t
 
 
@@ -48,9 +48,9 @@ cdef class ArrowColumn:
     cdef readonly bytes format
     cdef readonly int64_t count
     cdef Py_ssize_t chunks_count
-    cdef list capsules          # those that own what is not `own`
+    cdef list capsules          # the capsules that own the arrays not in `own`
     cdef ArrowArray *only
-    cdef ArrowArray *own        # the chunks of a stream
+    cdef ArrowArray *own        # the chunks of a stream, which this object owns
     cdef ArrowSchema own_schema
 
     cdef int read_stream(self, capsule) except -1

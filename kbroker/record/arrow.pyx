@@ -1,6 +1,5 @@
-"""Passes columns to other libraries, and reads columns of other libraries, through Arrow's C data interface.
-
-Nothing is copied, and pyarrow is not imported.
+"""Exchanges columns with other libraries through Arrow's C data interface. No data is copied, and pyarrow is not
+imported.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -36,14 +35,16 @@ cdef void end_schema(object capsule) noexcept:
 
 cdef void end_array(object capsule) noexcept:
     cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, 'arrow_array')
-    if array.release != NULL:   # else the library that took the array releases it
+    if array.release != NULL:   # NULL if the receiver has taken the array
         array.release(array)
     free(array)
 
 
 cdef tuple binary_capsules(Py_ssize_t count, Py_ssize_t nulls, const void *validity, const void *offsets,
                            const void *data, object owner):
-    """Return the capsules (schema, array) of a column of bytes with int32 offsets. `owner` holds the memory."""
+    """Return the Arrow capsules (schema, array) of a column of bytes with int32 offsets. The array keeps a reference to
+    `owner`, which owns the memory.
+    """
     cdef ArrowSchema *schema = <ArrowSchema *>calloc(1, sizeof(ArrowSchema))
     cdef ArrowArray *array = <ArrowArray *>calloc(1, sizeof(ArrowArray))
     cdef Lent *lent = <Lent *>calloc(1, sizeof(Lent))
@@ -63,7 +64,9 @@ cdef tuple binary_capsules(Py_ssize_t count, Py_ssize_t nulls, const void *valid
 
 
 cdef class ArrowColumn:
-    """An array of another library, as one piece or in chunks. `format` is the text that names its type."""
+    """A column that another library has passed, as one Arrow array or in chunks. `format` is Arrow's format string for
+    its type.
+    """
 
     def __cinit__(self, source):
         if hasattr(source, '__arrow_c_array__'):

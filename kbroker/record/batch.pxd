@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch, readable from C without a Python object.
+"""Declares the 61-byte header of a record batch, which C code reads without a Python object.
 
 offset  field                    type
      0  base_offset              int64
@@ -50,7 +50,7 @@ cdef enum:
 
 cdef enum HeaderFault:
     HEADER_READ = 0
-    HEADER_CUT          # fewer than 61 bytes
+    HEADER_CUT          # fewer than 61 bytes are available
     BATCH_LENGTH_WRONG  # batch_length below 49, the minimum for a header
     MAGIC_WRONG         # not 2
 
@@ -72,9 +72,8 @@ cdef struct BatchFields:
 
 
 cdef inline HeaderFault parse_header(const uint8_t *data, Py_ssize_t available, BatchFields *fields) noexcept nogil:
-    """Read the header at `data`, of which `available` bytes exist. The batch itself may be longer.
-
-    After a fault other than HEADER_CUT, `base_offset`, `batch_length` and `magic` are the values found.
+    """Read the header at `data`, where `available` bytes exist. The batch may be longer than that. After a fault other
+    than HEADER_CUT, `base_offset`, `batch_length` and `magic` have the values in the header.
     """
     if available < HEADER_BYTES:
         return HEADER_CUT
@@ -108,8 +107,9 @@ cdef inline int64_t batch_last_offset(const BatchFields *fields) noexcept nogil:
 
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
-    """Return the sequence that is `steps` after `sequence`. Sequences are in 0..2^31-1 and wrap to 0. A sequence of -1,
-    which means none, stays -1."""
+    """Return the sequence that is `steps` after `sequence`. Sequences are in 0..2^31-1 and wrap to 0. Return -1 if
+    `sequence` is -1, which means that there is none.
+    """
     if sequence < 0:
         return -1
     return <int32_t>((<int64_t>sequence + steps) & 0x7fffffff)

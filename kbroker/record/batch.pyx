@@ -1,4 +1,4 @@
-"""Record batches, version 2: reading, checking and writing (KIP-98; the layout is in batch.pxd)."""
+"""Reads, checks and writes record batches of version 2 (KIP-98). batch.pxd describes the layout."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -17,11 +17,11 @@ NO_PARTITION_LEADER_EPOCH = -1
 NO_TIMESTAMP_MS = -1
 
 cdef enum:
-    RELEASE_GIL_BYTES = 8192  # for less data, releasing the GIL costs more than it gains
+    RELEASE_GIL_BYTES = 8192  # for fewer bytes, a release of the GIL costs more than it gains
 
 
 class CorruptBatchError(KafkaError):
-    """CORRUPT_MESSAGE: the bytes are not a valid batch."""
+    """Raised if bytes are not a valid batch. Clients receive CORRUPT_MESSAGE."""
 
     def __init__(self, message: str):
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
@@ -53,12 +53,12 @@ cdef class BatchHeader:
 
     @property
     def last_sequence(self):
-        """The sequence of the last record, wrapping to 0 after 2^31-1; -1 without a base sequence."""
+        """The sequence of the last record, -1 if the batch has no base sequence. Sequences wrap to 0 after 2^31-1."""
         return self.get_last_sequence()
 
     @property
     def compression(self):
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unassigned."""
+        """The number of the codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are unassigned."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -75,7 +75,9 @@ cdef class BatchHeader:
 
     @property
     def delete_horizon_ms(self):
-        """The time from which tombstones and markers of this batch may be removed (KIP-534), or None."""
+        """The time in ms after which tombstones and markers of this batch may be removed (KIP-534). None if it is not
+        set.
+        """
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     def __repr__(self):
@@ -103,7 +105,7 @@ cdef BatchHeader header_of(const BatchFields *fields):
 
 
 cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t available) except -1:
-    """Raise CorruptBatchError for a faulty header."""
+    """Raise the CorruptBatchError that describes `fault`."""
     if fault == HEADER_CUT:
         raise CorruptBatchError(f'found {available} bytes, expected a batch header of {HEADER_BYTES}')
     if fault == BATCH_LENGTH_WRONG:
@@ -113,7 +115,7 @@ cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t 
 
 
 cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size_bytes) noexcept:
-    """Return the checksum that the header of the batch at `data` should have."""
+    """Return the CRC that the header of the batch at `data` must have."""
     cdef uint32_t computed
     if size_bytes < RELEASE_GIL_BYTES:
         return crc32c_update(0, data + ATTRIBUTES_AT, <size_t>(size_bytes - ATTRIBUTES_AT))
@@ -123,7 +125,7 @@ cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size_bytes) noexcept:
 
 
 cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1:
-    """Raise CorruptBatchError unless `available` bytes hold the whole batch, and it matches its checksum."""
+    """Raise CorruptBatchError if the batch is longer than `available` bytes, or if its CRC is wrong."""
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef uint32_t computed
     if size_bytes > available:
@@ -147,7 +149,7 @@ cdef int read_fields(const Py_buffer *view, Py_ssize_t position, BatchFields *fi
 def read_header(data, Py_ssize_t position=0):
     """Return the header of the batch at `position`. The batch may be incomplete, and its CRC is not checked.
 
-    Raise CorruptBatchError for fewer than 61 bytes, a magic other than 2, or a batch length below 49.
+    Raise CorruptBatchError if there are fewer than 61 bytes, the magic is not 2, or the batch length is below 49.
     """
     cdef Py_buffer view
     cdef BatchFields fields
@@ -160,7 +162,7 @@ def read_header(data, Py_ssize_t position=0):
 
 
 def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
-    """Raise CorruptBatchError unless the batch at `position` is complete and matches the CRC of its header."""
+    """Raise CorruptBatchError if the batch at `position` is incomplete, or does not match the CRC in its header."""
     cdef Py_buffer view
     cdef BatchFields fields
     fields.batch_length = header.batch_length
@@ -175,9 +177,8 @@ def check_crc(data, BatchHeader header not None, Py_ssize_t position=0):
 
 
 def iter_batches(data):
-    """Yield each whole batch of a buffer as (header, view), up to an incomplete tail. CRCs are not checked.
-
-    Raise CorruptBatchError where the next 61 bytes are not a header.
+    """Yield (header, view) of each whole batch in a buffer. Stop at an incomplete batch. CRCs are not checked. Raise
+    CorruptBatchError if the next 61 bytes are not a batch header.
     """
     view = memoryview(data).cast('B')
     cdef Py_ssize_t position = 0, end = len(view)
@@ -225,8 +226,9 @@ cdef list as_rows(records, int64_t base_offset):
 
 
 cdef object last_delta_of(list rows, asked):
-    """Return the last offset delta of the batch. It is `asked`, which must not be below the last record's, or else the
-    last record's."""
+    """Return `asked`, or if it is None, the offset delta of the last record. Raise ValueError if `asked` is below the
+    last record's offset delta.
+    """
     if not rows:
         if asked is None:
             raise ValueError('a batch without records needs a last_offset_delta')
@@ -243,12 +245,12 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
                  max_timestamp_ms=None, last_offset_delta=None):
     """Encode one batch as a bytearray.
 
-    `records` are Record objects, whose offsets may leave gaps (an offset of -1 means the next offset), or tuples
-    (timestamp_ms, key, value[, headers]) at consecutive offsets. Without records, the batch is a husk, in which
-    compaction keeps a producer's sequence. A husk is uncompressed, its base timestamp is -1, and `last_offset_delta`
-    must be given. `base_timestamp_ms` defaults to the first record's, `max_timestamp_ms` to the largest,
-    `last_offset_delta` to the last record's. Raise ValueError if offsets do not ascend from `base_offset`, or if
-    `last_offset_delta` is before the last record.
+    `records` are Record objects or tuples (timestamp_ms, key, value[, headers]). The offsets of Record objects may have
+    gaps; an offset of -1 means the next offset. Tuples get consecutive offsets. Without records, the result is only a
+    header (a husk), in which compaction preserves a producer's sequence. A husk is uncompressed, its base timestamp is
+    -1, and the caller must give `last_offset_delta`. `base_timestamp_ms` defaults to the timestamp of the first record,
+    `max_timestamp_ms` to the largest timestamp, and `last_offset_delta` to that of the last record. Raise ValueError if
+    offsets do not ascend from `base_offset`, or if `last_offset_delta` is before the last record.
     """
     cdef RecordWriter writer = RecordWriter(HEADER_BYTES)
     cdef list rows = as_rows(records, base_offset)
@@ -292,9 +294,9 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
 
 
 cdef class BatchEncoder:
-    """A batch that is encoded record by record, so that `finish` is short work even for a long batch.
+    """Encodes a batch record by record, so that `finish` takes little time even for a long batch.
 
-    Its records have values only, and one timestamp. It has no producer and no compression.
+    The records have only values, and all have the same timestamp. The batch has no producer id and is not compressed.
     """
     cdef RecordWriter writer
     cdef int64_t timestamp_ms
@@ -314,7 +316,9 @@ cdef class BatchEncoder:
         self.records_count += 1
 
     def finish(self, *, int64_t base_offset, int32_t partition_leader_epoch):
-        """Return the batch as a bytearray. Nothing may be added afterwards. Raise ValueError if there is no record."""
+        """Return the batch as a bytearray. The caller must not add records afterwards. Raise ValueError if there is no
+        record.
+        """
         cdef BatchFields fields
         cdef bytearray batch
         if not self.records_count:
@@ -334,7 +338,7 @@ cdef class BatchEncoder:
 
 
 cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-    """Write the header in front of the records, including length and CRC. The records must be in place."""
+    """Write the header in front of the records, including length and CRC. The caller must have written the records."""
     if size_bytes - LOG_OVERHEAD_BYTES > 0x7fffffff:
         raise ValueError(f'found a batch of {size_bytes} bytes, expected less than 2 GiB')
     write_int64(at, fields.base_offset)
@@ -378,10 +382,8 @@ def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
 
 
 cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
-    """Read the record of a control batch. Return NO_MARKER for other control types, and for a batch that compaction
-    emptied.
-
-    Raise CorruptBatchError if the record extends beyond the batch.
+    """Read the record of a control batch. Return NO_MARKER if it is neither COMMIT nor ABORT, or if compaction has
+    emptied the batch. Raise CorruptBatchError if the record extends beyond the batch.
     """
     marker.kind = NO_MARKER
     if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:

@@ -21,6 +21,6 @@ cdef struct Range:
 
 
 cdef class TransactionRanges(BatchFilter):
-    cdef dict ranges      # producer id: bytes of Range, by first offset
-    cdef dict open        # producer id: first offset
+    cdef dict ranges      # {producer id: array of Range as bytes, by first offset}
+    cdef dict open        # {producer id: first offset}
     cdef bint is_committed_only

@@ -1,9 +1,8 @@
-"""Decides whether a reader sees a batch, independent of the batches before it.
+"""Decides whether a reader sees a batch, without knowing earlier batches.
 
-Below the last stable offset, the outcome of a batch depends only on its producer id and base offset. A producer has one
-open transaction per partition at a time, so the ranges [first offset, marker's offset] of its aborted transactions do
-not overlap (KIP-98). Therefore any run of batches can be read without the batches around it, even if transactions
-extend beyond the run.
+Below the last stable offset, the outcome of a batch depends only on its producer id and base offset. A producer has at
+most one open transaction per partition, so the ranges [first offset, marker's offset] of its aborted transactions do
+not overlap (KIP-98). Therefore a reader can read any run of batches, even if transactions extend beyond the run.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
@@ -12,7 +11,7 @@ from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, B
 
 
 cdef class BatchFilter:
-    """The filter of read_uncommitted, which shows all data batches."""
+    """The filter for read_uncommitted, which shows all data batches."""
 
     cdef bint admits_fields(self, const BatchFields *fields, const uint8_t *batch) except -1:
         return not fields.attributes & CONTROL_BIT
@@ -22,11 +21,12 @@ cdef class BatchFilter:
 
 
 cdef class TransactionRanges(BatchFilter):
-    """The aborted transactions of a partition, with both of their ends, and the open ones.
+    """A filter that knows the aborted and the open transactions of a partition.
 
-    `aborted` has (producer id, first offset, offset of the marker) tuples, and `open` maps producer ids to first
-    offsets. With `is_committed_only`, batches of aborted and open transactions are hidden. Otherwise they are shown,
-    and `outcome_of` identifies them. Raise ValueError if two ranges of one producer overlap.
+    `aborted` has tuples (producer id, first offset, offset of the marker). `open` maps the producer id of each open
+    transaction to its first offset. With `is_committed_only`, batches of aborted and open transactions are hidden.
+    Otherwise they are shown, and `outcome_of` identifies them. The constructor raises ValueError if two aborted ranges
+    of one producer overlap.
     """
 
     def __init__(self, aborted, open=None, *, bint is_committed_only=True):
@@ -54,7 +54,7 @@ cdef class TransactionRanges(BatchFilter):
         return COMMITTED
 
     def admits(self, BatchHeader header not None):
-        """Return whether the records of the batch with this header are shown."""
+        """Return whether a reader sees the records of the batch with this header."""
         cdef BatchFields fields
         fields.attributes = header.attributes
         fields.producer_id = header.producer_id
@@ -77,7 +77,7 @@ cdef bytes packed(producer_id, list ranges):
 
 
 cdef bint holds(bytes ranges, int64_t offset) noexcept:
-    """Return whether a range contains `offset`. Search for the last range that begins at or below `offset`."""
+    """Return whether one of `ranges` contains `offset`, by a binary search. The ranges must be sorted."""
     cdef const Range *rows = <const Range *>PyBytes_AS_STRING(ranges)
     cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(ranges) // <Py_ssize_t>sizeof(Range), middle
     while low < high:

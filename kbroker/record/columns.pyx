@@ -1,8 +1,9 @@
 """Decodes batches to columns in the memory layout of Apache Arrow, without an object per record.
 
-Validity is a bitmap, least significant bit first; strings and bytes are int32 offsets and one run of bytes; all
-integers are in native byte order. Batches that the filter hides are never decompressed, and columns that the caller
-does not request are never copied.
+A column of strings or bytes has int32 offsets and one buffer with all bytes. The validity bitmap has the least
+significant bit first. All integers are in native byte order.
+
+Batches that the filter hides are not decompressed, and columns that the caller does not request are not copied.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -34,7 +35,7 @@ COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', '
            'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
 RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'sequence', 'leader_epoch')
 """The columns that `RecordColumns.records` needs."""
-# The columns of int64. All other integers are int32.
+# The columns with int64 values. All other integer columns have int32 values.
 cdef frozenset WIDE = frozenset(('offset', 'timestamp', 'producer_id', 'batch_base_offset'))
 
 cdef enum Source:       # the field of a batch that a BatchIntegers repeats for each record
@@ -54,7 +55,7 @@ cdef dict SOURCES = {
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
-    LEAST_BYTES = 128   # a batch of one record has about ten buffers
+    LEAST_BYTES = 128   # small, because a batch of one record has about ten buffers
 
 
 @cython.final
@@ -63,7 +64,7 @@ cdef class Buffer:
     cdef uint8_t *at
     cdef Py_ssize_t size
     cdef Py_ssize_t capacity
-    cdef Buffer previous  # the buffer that was filled before this one
+    cdef Buffer previous  # the buffer that was filled and taken before this one
 
     def __dealloc__(self):
         free(self.at)
@@ -106,21 +107,21 @@ cdef class Buffer:
         self.size += size
 
     cdef void cut_bits(self, Py_ssize_t count) noexcept:
-        """Keep the first `count` bits; clear the rest of the last byte."""
+        """Keep the first `count` bits, and clear the remaining bits of the last byte."""
         self.size = (count + 7) // 8
         if count & 7:
             self.at[self.size - 1] = self.at[self.size - 1] & <uint8_t>((1 << (count & 7)) - 1)
 
 
 cdef Buffer buffer_like(Buffer other):
-    """Return an empty buffer with the capacity of `other`, or of at least one byte, because Arrow rejects null
-    pointers.
+    """Return an empty buffer with room for as many bytes as `other` has. The room is at least one byte, because Arrow
+    rejects null pointers.
 
-    Reuse the predecessor of `other` if nothing else refers to it. Allocating memory costs more than writing the data to
-    it.
+    If nothing else refers to the predecessor of `other`, return that buffer, because allocating memory costs more than
+    writing the data to it.
     """
     cdef Buffer buffer = None if other is None else other.previous
-    if buffer is not None and Py_REFCNT(buffer) == 2:  # `buffer` and `other.previous`
+    if buffer is not None and Py_REFCNT(buffer) == 2:  # the references are `buffer` and `other.previous`
         buffer.size = 0
     else:
         buffer = Buffer.__new__(Buffer)
@@ -132,14 +133,16 @@ cdef Buffer buffer_like(Buffer other):
 
 
 cdef class Column:
-    """A column of a ColumnDecoder."""
+    """The base class of the columns of a ColumnDecoder."""
 
     cdef Column successor(self):
-        """Return an empty column of the same kind, which may reuse memory that nothing else refers to."""
+        """Return an empty column of the same kind. It may reuse the memory of an earlier column that nothing else
+        refers to.
+        """
         raise NotImplementedError
 
     cdef int reserve(self, Py_ssize_t more, Py_ssize_t size_bytes) except -1 nogil:
-        """Make room for `more` rows. Together their values have at most `size_bytes`."""
+        """Make room for `more` rows whose values have at most `size_bytes` together."""
         return 0
 
     cdef int cut(self, Py_ssize_t rows) except -1:
@@ -153,7 +156,7 @@ cdef class Column:
 
 @cython.final
 cdef class Integers(Column):
-    """A column with an integer for each record, of `width` bytes."""
+    """A column of integers of `width` bytes that has a value for each record."""
     cdef Buffer buffer
     cdef Py_ssize_t width
 
@@ -175,7 +178,7 @@ cdef class Integers(Column):
 
 @cython.final
 cdef class BatchIntegers(Column):
-    """A column in which all records of a batch have the same integer, of `width` bytes."""
+    """A column of integers of `width` bytes in which all records of a batch have the same value."""
     cdef Buffer buffer
     cdef Py_ssize_t width
     cdef Source source
@@ -186,13 +189,13 @@ cdef class BatchIntegers(Column):
         return column
 
     cdef int cut(self, Py_ssize_t rows) except -1:
-        return 0        # a batch is added when all its records are decoded
+        return 0        # the batch is added after all its records are decoded
 
     cdef object taken(self):
         return self.buffer
 
     cdef int add(self, const BatchFields *fields, BatchFilter batch_filter, Py_ssize_t rows) except -1:
-        """Add the batch's integer for `rows` records."""
+        """Add the value of the batch `rows` times."""
         cdef int64_t value = self.value_of(fields, batch_filter)
         cdef Py_ssize_t i
         self.buffer.reserve(self.width * rows)
@@ -226,7 +229,7 @@ cdef class BatchIntegers(Column):
 cdef class Blobs(Column):
     """A nullable column of bytes: a sequence of bytes or None, which is also an Arrow array.
 
-    `data` holds the values one after another. `ends` holds int32 positions in `data`: 0, then the end of each value.
+    `data` has the values one after another. `ends` has int32 positions in `data`: first 0, then the end of each value.
     """
     cdef Buffer validity
     cdef readonly Buffer ends
@@ -255,7 +258,8 @@ cdef class Blobs(Column):
             yield self.item(row)
 
     def __arrow_c_array__(self, requested_schema=None):
-        """Return the column for Arrow's C data interface, as binary. Nothing is copied."""
+        """Return the capsules of the column for Arrow's C data interface, with Arrow's type binary. No data is copied.
+        """
         return binary_capsules(self.rows, self.nulls, NULL if self.nulls == 0 else self.validity.at, self.ends.at,
                                self.data.at, self)
 
@@ -312,7 +316,9 @@ Sequence.register(Blobs)
 
 @cython.final
 cdef class Headers(Column):
-    """A column with the headers of each record. `ends` holds 0, then the number of headers up to each record."""
+    """A column with the headers of each record. `ends` has first 0, then for each record the number of headers up to
+    and including that record.
+    """
     cdef Buffer validity
     cdef Buffer ends
     cdef Blobs keys
@@ -365,7 +371,7 @@ cdef class Headers(Column):
 
 
 cdef Column column_named(str name):
-    """Return the model of a column, of which `successor` returns an empty one."""
+    """Return a column of the kind that `name` requires. A decoder only calls its `successor`."""
     cdef Integers integers
     cdef BatchIntegers batch_integers
     cdef Headers headers
@@ -391,15 +397,16 @@ cdef Buffer buffer_of(Integers column):
 
 @cython.final
 cdef class ColumnDecoder:
-    """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
+    """Decodes runs of batches to columns of about `batch_rows` rows or `batch_bytes` bytes. The caller must pass the
+    batches in offset order.
 
-    `columns` names the requested columns, from COLUMNS. A batch is never split, so the result of `take` may exceed both
-    limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in milliseconds, as in the log.
+    `columns` has the names of the requested columns, a subset of COLUMNS. A batch is never split, so the result of
+    `take` may exceed both limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in ms.
     """
-    cdef dict columns                   # a Column each, by name
-    cdef list all                       # the same without names
-    cdef list of_batches                # the columns that are BatchIntegers
-    cdef Blobs keys                     # the other columns, for `add_records`; None if not requested
+    cdef dict columns                   # {name: Column}
+    cdef list all                       # the same columns as a list
+    cdef list of_batches                # the columns of the class BatchIntegers
+    cdef Blobs keys                     # columns for `add_records`; None if not requested
     cdef Blobs values
     cdef Headers headers
     cdef Buffer offsets
@@ -413,7 +420,7 @@ cdef class ColumnDecoder:
     cdef readonly int64_t next_offset
     cdef readonly Py_ssize_t position   # of the last batch read, even if it is damaged
     cdef readonly int64_t hidden_batches
-    cdef bint is_taken                  # the buffers belong to the last `take`
+    cdef bint is_taken                  # True if the buffers belong to the last `take`
 
     def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
                  Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
@@ -429,7 +436,7 @@ cdef class ColumnDecoder:
         self.start_over()
 
     cdef int start_over(self) except -1:
-        """Continue in new columns, because the caller owns the old ones."""
+        """Continue in new columns, because the caller owns the taken ones."""
         cdef Column column
         self.rows = 0
         self.is_taken = False
@@ -466,22 +473,23 @@ cdef class ColumnDecoder:
 
     def feed(self, data, BatchFilter batch_filter not None, *, Py_ssize_t position=0, int64_t start_offset=0,
              int64_t end_offset=0x7fffffffffffffff):
-        """Add the records in [start_offset, end_offset) of whole batches from `position` on, until full.
+        """Decode the whole batches in `data`, beginning at `position`. Add their records with offsets in [start_offset,
+        end_offset). Return the position behind the last batch that was read.
 
-        Return the position after the last batch read. Reading stops there because the next batch is incomplete, the
-        decoder is full, or `end_offset` is reached (then `next_offset` is at least that). Raise CorruptBatchError with
-        the offset of a damaged batch. No record of that batch is kept, and everything decoded before it can still be
-        taken.
+        Stop when the next batch is incomplete, the decoder is full, or `next_offset` is at or above `end_offset`.
+
+        Raise CorruptBatchError with the offset of a damaged batch. No record of the damaged batch is added. The records
+        decoded before it can still be taken.
         """
         cdef Py_buffer view
         cdef BatchFields fields
         cdef HeaderFault fault
         cdef const uint8_t *at
-        if self.is_taken:  # the caller may use the last columns until this call
+        if self.is_taken:  # the caller could use the taken columns until now
             self.start_over()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            # Do not read beyond the requested end: there may be an unfinished write.
+            # Do not read beyond `end_offset`: an unfinished write may be there.
             while not self.full() and self.next_offset < end_offset and view.len - position >= HEADER_BYTES:
                 at = <const uint8_t *>view.buf + position
                 self.position = position
@@ -493,7 +501,7 @@ cdef class ColumnDecoder:
                     break
                 if batch_size_bytes(&fields) > view.len - position:
                     break
-                if fields.base_offset < self.next_offset:  # outside the CRC
+                if fields.base_offset < self.next_offset:  # the CRC does not cover it
                     raise CorruptBatchError(f'found a batch at offset {fields.base_offset}, expected '
                                             f'{self.next_offset} or above')
                 self.add_batch(at, &fields, batch_filter, start_offset, end_offset)
@@ -547,8 +555,9 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int make_room(self, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
-        """Make room for the rows of a batch. Reject more records than the bytes can hold: a record has at least 7
-        bytes."""
+        """Make room for the rows of a batch. Reject a number of records that does not fit into `size_bytes`: a record
+        has at least 7 bytes.
+        """
         cdef Py_ssize_t rows = fields.records_count
         cdef Column column
         if rows > size_bytes // 7:
@@ -576,7 +585,7 @@ cdef class ColumnDecoder:
         cdef int32_t i
         for i in range(fields.records_count):
             take_record(cursor, &record)
-            offset = <int64_t>(<uint64_t>fields.base_offset + <uint64_t>record.offset_delta)  # hostile sums wrap
+            offset = <int64_t>(<uint64_t>fields.base_offset + <uint64_t>record.offset_delta)  # a hostile sum wraps
             if offset < start_offset or offset >= end_offset:
                 continue
             if self.keys is not None:
@@ -595,11 +604,12 @@ cdef class ColumnDecoder:
         return 0
 
     def take(self):
-        """Return the rows since the last call: (row count, {column: its buffers}).
+        """Return (number of rows, {column name: its buffers}) for the rows that were decoded since the last call.
 
-        The buffers of `key` and `value` are (count, nulls, validity or None, int32 offsets, data). Those of `headers`
-        are (validity, int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as
-        in Spark. Every other column has one buffer, of int64 for the columns in WIDE and of int32 for the rest.
+        `key` and `value` have the buffers (count, nulls, validity or None, int32 offsets, data). `headers` has the
+        buffers (validity, int32 offsets, buffers of the keys, buffers of the values); a record without headers is null,
+        as in Spark. Every other column has one buffer, with int64 values for the columns in WIDE and int32 values for
+        all others.
         """
         cdef dict found = {}
         cdef Py_ssize_t rows
@@ -615,9 +625,9 @@ cdef class ColumnDecoder:
 
 
 cdef class RecordColumns:
-    """The rows of one `take` of a decoder: keys, values, offsets and timestamps. `records` creates objects from them.
+    """The result of one `take` of a ColumnDecoder with RECORD_COLUMNS: keys, values, offsets and timestamps.
 
-    The decoder must have RECORD_COLUMNS. `offsets` and `timestamps` are views of int64.
+    `records` returns the rows as objects. `offsets` and `timestamps` are memoryviews of int64.
     """
     cdef readonly Blobs keys
     cdef readonly Blobs values
@@ -662,7 +672,7 @@ cdef class RecordColumns:
 
 
 cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record) noexcept nogil:
-    """Return the timestamp in milliseconds. The sum wraps as in Java."""
+    """Return the timestamp of a record in ms. The sum of base timestamp and delta wraps as in Java."""
     if fields.attributes & LOG_APPEND_TIME_BIT:
         return fields.max_timestamp_ms
     return <int64_t>(<uint64_t>fields.base_timestamp_ms + <uint64_t>record.timestamp_delta_ms)

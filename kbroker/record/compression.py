@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Compression(enum.IntEnum):
-    """The codec numbers in the attributes of a batch."""
+    """The codecs, with their numbers in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -31,8 +31,8 @@ class Compression(enum.IntEnum):
     ZSTD = 4
 
 
-# Kafka's default of compression.lz4.level. In Kafka's Java library this level selects the fast compressor, and any
-# other level selects the high-compression one (KIP-390). So it does not mean level 9 of LZ4.
+# The default of compression.lz4.level in Kafka. Kafka's Java library uses the fast compressor for this level, and the
+# high-compression one for any other level (KIP-390). So this 9 is not level 9 of LZ4.
 DEFAULT_LZ4_LEVEL = 9
 DEFAULT_ZSTD_LEVEL = 3
 DEFAULT_GZIP_LEVEL = -1
@@ -42,21 +42,21 @@ _XERIAL_HEADER = struct.Struct('>8sii')
 _XERIAL_MAGIC = b'\x82SNAPPY\x00'
 _XERIAL_VERSION = 1
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_SNAPPY_MOST_EXPANSION = 22  # the shortest element copies 64 bytes and takes 3
+_SNAPPY_MOST_EXPANSION = 22  # the best element yields 64 bytes and takes 3
 _ZSTD_STEP_BYTES = 512 * 1024
-_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50  # to 0x184D2A5F
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50  # the first of 16; the last is 0x184D2A5F
 _ZSTD_LARGE_WINDOW_BYTES = 8 * 1024 * 1024
 _ZSTD_AT_ONCE_EXPANSION = 64
 _ZSTD_SIZE_NOT_STATED = 2**64 - 1
-_ZSTD_BLOCK_BYTES = 128 * 1024  # the largest block
+_ZSTD_BLOCK_BYTES = 128 * 1024  # the largest size of a block
 _ZSTD_REPEATED = 1
 _ZSTD_COMPRESSED = 2
 _CHUNK_BYTES = 64 * 1024
-_INPUT_BYTES = 64 * 1024  # for one call: the libraries copy the input that a call leaves over
+_INPUT_BYTES = 64 * 1024  # of one call: the libraries copy the input that a call does not use
 
 
 class ExpansionError(KafkaError):
-    """MESSAGE_TOO_LARGE: a compressed block expands to more bytes than allowed."""
+    """Raised if a compressed block expands to more bytes than allowed. Clients receive MESSAGE_TOO_LARGE."""
 
     def __init__(self, max_bytes: int):
         super().__init__(
@@ -66,13 +66,13 @@ class ExpansionError(KafkaError):
 
 
 class Output(Protocol):
-    """The receiver of a decompressor's output, which arrives piece by piece."""
+    """The interface of an object that receives the output of a decompressor piece by piece."""
 
     def expect(self, size_bytes: int) -> None:
-        """Raise ExpansionError unless there is room for this many bytes more."""
+        """Raise ExpansionError if there is no room for `size_bytes` more."""
 
     def add(self, piece: Buffer) -> None:
-        """Add the next bytes. Raise ExpansionError if there is no room for them."""
+        """Add the next bytes of the output. Raise ExpansionError if there is no room for them."""
 
 
 class _Pieces:
@@ -98,19 +98,18 @@ class _Pieces:
 
 
 def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> bytes | memoryview:
-    """Compress `data` to one block of `codec`.
-
-    `level` has the meaning of Kafka's `compression.*.level`, and None is the codec's default. Snappy has no level.
+    """Return `data` compressed to one block of `codec`. `level` has the meaning of Kafka's `compression.*.level`; None
+    means the default of the codec. Snappy has no level.
     """
     return _COMPRESS[Compression(codec)](data, level)
 
 
 def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
-    """Decompress a block of `codec`.
+    """Return the decompressed content of a block of `codec`.
 
-    Raise KafkaError UNSUPPORTED_COMPRESSION_TYPE for a codec above 4, and CORRUPT_MESSAGE for data that the codec
-    cannot have written. Raise ExpansionError (MESSAGE_TOO_LARGE) for more than `max_bytes` of output. The memory holds
-    at most that many bytes, plus one step of the library.
+    Raise KafkaError UNSUPPORTED_COMPRESSION_TYPE if the codec is above 4, and CORRUPT_MESSAGE if the data is not a
+    valid block. Raise ExpansionError (MESSAGE_TOO_LARGE) if the output has more than `max_bytes`. Memory is used for at
+    most `max_bytes`, plus the output of one step of the library.
     """
     at_once = _AT_ONCE.get(codec)
     if at_once is not None:
@@ -123,9 +122,9 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def decompress_to(codec: int, data: memoryview, output: Output) -> None:
-    """Decompress a block of `codec` into `output`, in pieces. Raise as `decompress`.
+    """Decompress a block of `codec`, and pass the content to `output` in pieces. Raise the errors of `decompress`.
 
-    The libraries hold the GIL only for a small part of the time, so a worker thread can call this.
+    The libraries hold the GIL only for a small part of the time, so a worker thread can call this function.
     """
     try:
         expand = _DECOMPRESS[codec]
@@ -247,11 +246,11 @@ def _compress_lz4(data: bytes | memoryview, level: int | None) -> bytes:
 
 
 class _Lz4OfThread(threading.local):
-    """A decompressor for each thread. Creating one costs as much as decompressing a small batch, and threads cannot
-    share one.
+    """An LZ4 decompressor for each thread. Creating a decompressor costs as much as decompressing a small batch, and
+    threads cannot share it.
 
     After a frame that did not end, `renew` creates a new decompressor. The library's reset would keep the content size
-    of that frame, and refuse each later frame that states none.
+    of the unfinished frame, and refuse each later frame without a content size.
     """
 
     def __init__(self) -> None:
@@ -271,7 +270,8 @@ def _lz4() -> _Lz4OfThread:
 
 
 def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
-    """Decompress a single frame of ordinary size. Return None for any other data, and for damaged data."""
+    """Return the content of `data` if it is a single frame of ordinary size. Return None for any other or damaged data.
+    """
     of_thread = _lz4()
     whole: bytes
     try:
@@ -313,8 +313,9 @@ def _compress_zstd(data: bytes | memoryview, level: int | None) -> bytes:
 
 
 class _ZstdOfThread(threading.local):
-    """A decompressor for each thread. Creating one costs more than decompressing a small batch, and threads cannot
-    share one."""
+    """A zstd decompressor for each thread. Creating a decompressor costs more than decompressing a small batch, and
+    threads cannot share it.
+    """
 
     def __init__(self) -> None:
         import zstandard
@@ -331,23 +332,25 @@ def _zstd() -> _ZstdOfThread:
 
 
 def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
-    """Decompress one frame in a single call, into a buffer of its stated size or of the largest possible size.
+    """Decompress a single frame in one call, into a buffer of the frame's stated content size or of the largest
+    possible size.
 
-    Return None for several frames, for a damaged frame, and for one that expands more than 64 times or above
-    `max_bytes`.
+    Return None if there are several frames, the frame is damaged, or the content could be more than 64 times as large
+    as the data or larger than `max_bytes`.
     """
     of_thread = _zstd()
     most_bytes = min(max_bytes, _ZSTD_AT_ONCE_EXPANSION * len(data))
     try:
         parameters = of_thread.parameters(data)
-        # The library checks a stated content size, unless it is 0.
+        # The library checks the stated content size of a frame, unless that size is 0.
         if 0 < parameters.content_size <= most_bytes:
             whole: bytes = of_thread.decompressor.decompress(data, allow_extra_data=False)
-            # Older libraries return b'' for a skippable frame: they read its size as the size of its content.
+            # For a skippable frame, older libraries return b'', because they take the frame's size for its content
+            # size.
             return whole if len(whole) == parameters.content_size else None
         if parameters.content_size == _ZSTD_SIZE_NOT_STATED:
             most_bytes = min(most_bytes, _zstd_most_bytes(data, of_thread.header_size(data), parameters.has_checksum))
-            if most_bytes:  # 0 would be no limit
+            if most_bytes:  # to the library, 0 means no limit
                 whole = of_thread.decompressor.decompress(data, max_output_size=most_bytes)
                 return whole
     except of_thread.error:
@@ -356,8 +359,9 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool) -> int:
-    """Return the most bytes that the blocks from `position` on can expand to. Return 0 unless they end exactly with
-    `data`."""
+    """Return the maximum number of bytes to which the blocks that begin at `position` can expand. Return 0 if the
+    blocks do not end exactly at the end of `data`.
+    """
     view = memoryview(data)
     found = 0
     is_last = False
@@ -374,7 +378,7 @@ def _zstd_most_bytes(data: bytes | memoryview, position: int, has_checksum: bool
 def _decompress_zstd(data: memoryview, output: Output) -> None:
     """Decompress in steps of whole blocks, each of which expands to at most 128 KiB.
 
-    The output of one call is limited only by its input, and four bytes of input may expand to a whole block.
+    The library limits the output of a call only by the input, and four bytes of input may expand to a whole block.
     """
     position = 0
     while position < len(data):
@@ -388,14 +392,14 @@ def _decompress_zstd(data: memoryview, output: Output) -> None:
 
 
 def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> int:
-    """Decompress the frame at `position`. Return the position of its end."""
+    """Decompress the frame at `position` into `output`. Return the position of the frame's end."""
     import zstandard
 
     of_thread = _zstd()
     try:
         parameters = of_thread.parameters(data[position:])
         end = position + of_thread.header_size(data[position:])
-        # A decompressor keeps the memory of its window for the next frame.
+        # After a frame with a large window, a decompressor would keep the memory of the window.
         is_large = parameters.window_size > _ZSTD_LARGE_WINDOW_BYTES
         frame = (zstandard.ZstdDecompressor() if is_large else of_thread.decompressor).decompressobj()
         is_last = False
@@ -419,7 +423,7 @@ def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> i
 
 
 def _zstd_block(data: memoryview, position: int) -> tuple[int, int, bool]:
-    """Return the kind and the size of the block at `position`, and whether it is the last block of its frame.
+    """Return (kind, size in bytes, whether it is the frame's last block) of the block at `position`.
 
     A block has a header of 3 bytes, little-endian: 1 bit set on the last block, 2 bits for its kind (0 raw, 1 one byte
     repeated, 2 compressed), 21 bits for its size (RFC 8878).

@@ -1,7 +1,8 @@
-"""Control records, which the broker itself writes to a partition.
+"""Reads and writes control records, which the broker itself writes to a partition.
 
-Key: version int16 (0), type int16. Value of an end-of-transaction marker: version int16 (0), coordinator epoch int32.
-A later version may append fields, so only these prefixes are read.
+The key of a control record has a version int16 (0) and a type int16. The value of an end-of-transaction marker has a
+version int16 (0) and the coordinator epoch int32. Later versions of the format may append fields, so readers read only
+these fields and ignore any further bytes.
 """
 
 import enum
@@ -17,7 +18,7 @@ _VERSION = 0
 
 
 class ControlType(enum.IntEnum):
-    """The type in the key of a control record; readers skip unknown types."""
+    """The type in the key of a control record. Readers skip records of unknown types."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -39,8 +40,9 @@ def encode_control_key(control_type: ControlType) -> bytes:
 
 
 def read_control_type(key: bytes | None) -> ControlType:
-    """Return the type of a control record from its key. Raise CorruptBatchError for less than 4 bytes or a negative
-    version."""
+    """Return the type in the key of a control record. Raise CorruptBatchError if the key has fewer than 4 bytes or a
+    negative version.
+    """
     if key is None or len(key) < _KEY.size:
         raise CorruptBatchError(f'found a control key of {len(key or b"")} bytes, expected at least {_KEY.size}')
     version, number = _KEY.unpack_from(key)
@@ -55,7 +57,9 @@ def read_control_type(key: bytes | None) -> ControlType:
 def encode_end_txn_marker(
     *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """Encode the 78-byte batch that ends a transaction in a partition. The log sets offset and leader epoch."""
+    """Return the batch of 78 bytes that ends a transaction in a partition. The log later sets its base offset and
+    leader epoch.
+    """
     key = encode_control_key(ControlType.COMMIT if commit else ControlType.ABORT)
     return encode_batch(
         [(timestamp_ms, key, _END_TXN_VALUE.pack(_VERSION, coordinator_epoch))],
@@ -67,7 +71,7 @@ def encode_end_txn_marker(
 
 
 def read_end_txn_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker:
-    """Return the marker in a transactional control batch. Raise CorruptBatchError if the batch holds no marker."""
+    """Return the marker in a transactional control batch. Raise CorruptBatchError if the batch has no marker."""
     records = decode_records(batch)
     if len(records) != 1:
         raise CorruptBatchError(f'found {len(records)} records in a control batch, expected 1')

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Checks the framing that a producer has chosen for a compressed block."""
+"""Checks the framing of a compressed block that a producer has sent."""
 from libc.stdint cimport uint8_t
 
 

@@ -1,21 +1,34 @@
-"""Refuses a producer's batch whose framing our libraries decompress, but Kafka's Java clients do not.
+"""Refuses a produced batch if our libraries can decompress its framing, but Kafka's Java clients cannot.
 
-`compression` decompresses such framings, because a log may have batches of other writers. It also finds every other
-fault of a block, so the walks here stop without an error where a block ends early.
+`compression` accepts these framings, because a log may have batches that were written by other software. `compression`
+also finds every other fault of a block. Therefore the functions here return without an error if a block ends early.
 
-An LZ4 frame, little-endian: magic uint32; FLG uint8 (bits 6-7 version 1, 5 independent blocks, 4 block checksums, 3
-content size, 2 content checksum, 1 reserved, 0 dictionary); BD uint8; the content size uint64 and the dictionary
-uint32, if their bits are set; header checksum uint8. Then blocks: size uint32, whose top bit is set for a stored block;
-its bytes; its checksum uint32. A size of 0 ends the blocks, and the content checksum uint32 follows. A skippable frame:
-magic uint32, size uint32, and its bytes.
+An LZ4 frame consists of these fields, little-endian:
 
-A zstd frame, little-endian: magic uint32; descriptor uint8 (bits 6-7 bytes of the content size, 5 single segment,
-2 content checksum, 0-1 bytes of the dictionary); window uint8 (bits 3-7 exponent, from 10 on, 0-2 eighths), unless the
-frame is a single segment; dictionary; content size. Then blocks: a header of 3 bytes (`_zstd_block` of `compression`
-describes it) and their bytes. The content checksum uint32 follows.
+- magic uint32
+- FLG uint8: bits 6-7 version (1), bit 5 independent blocks, bit 4 block checksums, bit 3 content size, bit 2 content
+  checksum, bit 1 reserved, bit 0 dictionary
+- BD uint8
+- content size uint64 and dictionary id uint32, each only if its bit in FLG is set
+- header checksum uint8
+- blocks: size uint32, whose top bit is set for a stored block; the bytes; a checksum uint32 if bit 4 of FLG is set
+- end mark uint32 (0), which is a block size of 0
+- content checksum uint32, if bit 2 of FLG is set
 
-A stream of snappy-java, big-endian: a magic of 8 bytes, version int32, lowest compatible version int32. Then blocks:
-size int32 and its bytes. Another stream may follow.
+A skippable frame has a magic uint32, a size uint32 and as many bytes.
+
+A zstd frame consists of these fields, little-endian:
+
+- magic uint32
+- descriptor uint8: bits 6-7 size of the content size field, bit 5 single segment, bit 2 content checksum, bits 0-1 size
+  of the dictionary id
+- window uint8, unless the frame is a single segment: bits 3-7 exponent (0 means 10), bits 0-2 eighths
+- dictionary id and content size, of the sizes in the descriptor
+- blocks: a header of 3 bytes (see `compression._zstd_block`) and the bytes
+- content checksum uint32, if bit 2 of the descriptor is set
+
+A stream of snappy-java has a magic of 8 bytes, a version int32 and the lowest compatible version int32, big-endian.
+Blocks follow: a size int32 and the bytes. A further stream may follow the last block.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
@@ -29,7 +42,7 @@ cdef enum:
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
-    LZ4_HEADER_BYTES = 7            # without the content size
+    LZ4_HEADER_BYTES = 7            # of a header without a content size
     VERSION_MASK = 0xC0
     VERSION_1 = 0x40
     INDEPENDENT_BIT = 0x20
@@ -38,7 +51,7 @@ cdef enum:
     CONTENT_CHECKSUM_BIT = 0x04
     DICTIONARY_BIT = 0x01
     SINGLE_SEGMENT_BIT = 0x20
-    ZSTD_HEADER_BYTES = 5           # without the fields that the descriptor chooses
+    ZSTD_HEADER_BYTES = 5           # of a header without optional fields
     ZSTD_LARGEST_WINDOW = 17 << 3   # 128 MiB
     ZSTD_REPEATED = 1
     MAGIC_BYTES = 8
@@ -52,8 +65,8 @@ cdef const char *SNAPPY_MAGIC = b'\x82SNAPPY\0'
 
 
 cdef int check_framing(int codec, const uint8_t *block, Py_ssize_t size_bytes) except -1:
-    """Raise KafkaError if Kafka's Java clients cannot read the framing. Its code is the one that Apache Kafka
-    returns."""
+    """Raise KafkaError, with the error code that Apache Kafka returns, if Kafka's Java clients cannot read the framing.
+    """
     if size_bytes == 0 and codec != ZSTD:
         return refuse_framing(b'bytes of a compressed block', 0)
     if size_bytes < RELEASE_GIL_BYTES:
@@ -86,8 +99,9 @@ cdef inline uint32_t little_endian(const uint8_t *at) noexcept nogil:
 
 
 cdef int check_lz4(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Check that Java clients can read the block: one frame, of independent blocks and without a dictionary. They
-    ignore bytes that follow it."""
+    """Raise an error if Java clients cannot read the block. They read one frame, which must have independent blocks and
+    no dictionary. They ignore the bytes behind the frame.
+    """
     cdef Py_ssize_t at, end, blocks = 0
     cdef int flags
     if size_bytes < LZ4_HEADER_BYTES:
@@ -112,11 +126,11 @@ cdef int check_lz4(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
 
 cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_ssize_t at,
                                Py_ssize_t *blocks) except -1 nogil:
-    """Return the end of the frame at `at`, and count its blocks. Return `size_bytes` if the frame ends early, or if
-    there is no frame.
+    """Return the position of the end of the frame at `at`, and count its blocks. Return `size_bytes` if the frame ends
+    early, or if there is no frame.
 
-    Refuse an empty block. If it is stored, Java clients read it as the end of the frame. If it is compressed, they
-    fail.
+    Refuse an empty block: Java clients read an empty stored block as the end of the frame, and fail at an empty
+    compressed block.
     """
     cdef Py_ssize_t left = size_bytes - at
     cdef uint32_t size
@@ -140,8 +154,9 @@ cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_s
 
 
 cdef int check_zstd(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Check that Java clients can read the block. They read a window of more than 128 MiB only if the content fits a
-    buffer."""
+    """Raise an error if Java clients cannot read the block. They accept a window of more than 128 MiB only if the
+    content fits a buffer.
+    """
     cdef Py_ssize_t at = 0
     while size_bytes - at > ZSTD_HEADER_BYTES:
         if little_endian(block + at) & ~<uint32_t>0xF == SKIPPABLE_MAGIC and size_bytes - at >= 8:
@@ -156,7 +171,7 @@ cdef int check_zstd(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil
 
 
 cdef Py_ssize_t pass_zstd_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_ssize_t at) noexcept nogil:
-    """Return the end of the frame at `at`, or `size_bytes` if it ends early."""
+    """Return the position of the end of the frame at `at`. Return `size_bytes` if the frame ends early."""
     cdef int descriptor = block[at + 4]
     cdef int size_code = descriptor >> 6, dictionary_code = descriptor & 3
     cdef uint32_t header
@@ -173,8 +188,9 @@ cdef Py_ssize_t pass_zstd_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_
 
 
 cdef int check_snappy(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
-    """Check that Java clients can read the block. They read any version of the first stream, but a later stream needs
-    version 1 or above."""
+    """Raise an error if Java clients cannot read the block. They accept any version in the first stream, but only
+    version 1 or above in later streams.
+    """
     cdef Py_ssize_t at = STREAM_HEADER_BYTES
     cdef int32_t version
     if size_bytes < STREAM_HEADER_BYTES or memcmp(block, SNAPPY_MAGIC, MAGIC_BYTES) != 0:

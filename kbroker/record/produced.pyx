@@ -1,6 +1,5 @@
-"""Validates batches that a producer sent, as Kafka does, and prepares them for the log.
-
-`produced_records` checks the single records.
+"""Validates batches that a producer has sent, by the rules of Apache Kafka, and prepares them for the log.
+`produced_records` checks the individual records.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -23,7 +22,7 @@ from kbroker.wire.bytes cimport Cursor
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    # The limits up to which the loop validates a batch: see `room_on_loop`.
+    # The limits up to which the event loop validates a batch itself: see `room_on_loop`.
     EXPANDED_ON_LOOP_BYTES = 262144
     COMPRESSED_ON_LOOP_BYTES = 65536
     PLAIN_ON_LOOP_BYTES = 2097152
@@ -39,7 +38,7 @@ cdef int refuse_size(code, int64_t found, int64_t allowed) except -1:
 
 
 cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_zstd) except -1:
-    """Check the header. Its CRC was checked before."""
+    """Check the header of a batch whose CRC is already checked. Raise KafkaError if it breaks a rule."""
     cdef int codec = batch.attributes & COMPRESSION_MASK
     if batch.base_offset != 0:
         refuse_batch(f'found base offset {batch.base_offset}, expected 0')
@@ -62,7 +61,7 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
 
 
 cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields *batch) except -1:
-    """Read the header of the batch at `data`. Raise INVALID_RECORD if there is no batch, or one of magic 0 or 1."""
+    """Read the header of the batch at `data`. Raise INVALID_RECORD if there is no batch, or if its magic is 0 or 1."""
     cdef HeaderFault fault
     if size_bytes == 0:
         refuse_batch('found no batch, expected one')
@@ -76,7 +75,7 @@ cdef int read_only_batch(const uint8_t *data, Py_ssize_t size_bytes, BatchFields
 
 cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFields *batch,
                      ProduceRules rules) except -1:
-    """Check that the bytes are exactly one batch, within the size limit and with a valid CRC."""
+    """Raise KafkaError unless the bytes are exactly one batch, within the size limit and with a valid CRC."""
     if batch_size_bytes(batch) > rules.max_message_bytes:
         refuse_size(ErrorCode.MESSAGE_TOO_LARGE, batch_size_bytes(batch), rules.max_message_bytes)
     check_crc_at(data, size_bytes, batch)
@@ -86,7 +85,8 @@ cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFiel
 
 
 cdef bytearray recompressed(object records, ProduceRules rules):
-    """Return a new batch of the same records in the codec of the topic. The caller writes its header."""
+    """Return a new batch of the same records, compressed in the codec of the topic. The caller must write its header.
+    """
     cdef bytearray batch = bytearray(HEADER_BYTES)
     from kbroker.record.compression import compress
     batch += compress(rules.compression, memoryview(records), rules.compression_level)
@@ -96,23 +96,27 @@ cdef bytearray recompressed(object records, ProduceRules rules):
 
 
 cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t max_timestamp_ms) noexcept:
-    """Set the timestamp type and the maximum timestamp, which the broker guarantees. Return True if either changed."""
+    """Set the timestamp type and the maximum timestamp in the header, which the broker guarantees to be right. Return
+    True if either has changed.
+    """
     cdef int16_t attributes = fields.attributes & ~LOG_APPEND_TIME_BIT
     if is_log_append_time:
         attributes |= LOG_APPEND_TIME_BIT
     elif attributes == fields.attributes and fields.max_timestamp_ms == max_timestamp_ms:
         return False
-    fields.attributes = attributes & ASSIGNED_BITS      # a header that is written again has no other ones
+    fields.attributes = attributes & ASSIGNED_BITS      # a rewritten header has only assigned bits
     fields.max_timestamp_ms = max_timestamp_ms
     return True
 
 
 def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint allow_zstd=True):
-    """Validate the `records` of one partition of a Produce request as Kafka does, and return the batch to append.
+    """Validate the records of one partition of a Produce request by the rules of Apache Kafka. Return the batch to
+    append.
 
-    If nothing changes, or only the maximum timestamp or LogAppendTime in the header, that is `batch` itself, or a copy
-    if `batch` is not writable. Otherwise it is a new bytearray in the codec of the topic. Base offset and leader epoch
-    do not change, because the log sets them. `allow_zstd` is false below Produce version 7.
+    If nothing changes except the maximum timestamp and the timestamp type in the header, return `batch` itself, or a
+    copy if `batch` is not writable. Otherwise return a new bytearray in the codec of the topic. The base offset and the
+    leader epoch do not change here, because the log sets them later. `allow_zstd` must be false for Produce versions
+    below 7.
 
     Raise KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
     MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
@@ -135,9 +139,9 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
 
 
 cdef class ExpandedRecords:
-    """The decompressed records of a batch, in memory that is allocated and freed without the GIL.
+    """The decompressed records of a batch, an Output of kbroker.record.compression.
 
-    This is an Output of kbroker.record.compression. The kernel needs milliseconds to free 100 MiB.
+    The memory is allocated and freed without the GIL, because the kernel needs milliseconds to free 100 MiB.
     """
 
     def __init__(self, Py_ssize_t max_bytes):
@@ -154,13 +158,13 @@ cdef class ExpandedRecords:
         PyBuffer_FillInfo(view, self, self.data, self.size_bytes, True, flags)
 
     cpdef expect(self, Py_ssize_t size_bytes):
-        """Raise ExpansionError unless there is room for this many bytes more."""
+        """Raise ExpansionError if there is no room for `size_bytes` more."""
         if size_bytes > self.max_bytes - self.size_bytes:
             from kbroker.record.compression import ExpansionError
             raise ExpansionError(self.max_bytes)
 
     cpdef add(self, piece):
-        """Add the next bytes. Raise ExpansionError if there is no room for them."""
+        """Add the next decompressed bytes. Raise ExpansionError if there is no room for them."""
         cdef Py_buffer view
         PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
         try:
@@ -187,9 +191,9 @@ cdef class ExpandedRecords:
 
 
 cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t *room_bytes, Cursor *cursor):
-    """Decompress the records of a batch, and set `cursor` to them. Return the object that owns their memory.
+    """Decompress the records of a batch, and set `cursor` to the result. Return the object that owns the memory.
 
-    Subtract their size from `room_bytes`. Raise ExpansionError if they have more bytes than that.
+    Subtract the size of the result from `room_bytes`. Raise ExpansionError if the records have more than `room_bytes`.
     """
     cdef ExpandedRecords records
     cdef bytes block
@@ -217,9 +221,10 @@ cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t 
 
 
 cdef int refuse_damaged_block(error) except -1:
-    """Raise the error of a block that cannot be decompressed, with the code that Apache Kafka returns.
+    """Raise the error for a block that cannot be decompressed, with the code that Apache Kafka returns.
 
-    It is not CORRUPT_MESSAGE, which means that the network damaged the batch: a producer would send the batch again.
+    The code is not CORRUPT_MESSAGE: that code means that the network has damaged the batch, and a producer would send
+    the same batch again.
     """
     if error.code is ErrorCode.CORRUPT_MESSAGE:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
@@ -231,14 +236,15 @@ cdef object memory_of(const uint8_t *data, Py_ssize_t size_bytes):
 
 
 cdef Py_ssize_t room_on_loop(const BatchFields *fields, ProduceRules rules) noexcept:
-    """Return the most bytes to which the loop may expand the batch, or -1 if only a worker should validate it.
+    """Return the maximum number of bytes to which the event loop may decompress a batch. Return -1 if a worker thread
+    should validate the batch.
 
-    Within these limits, the loop validates a batch in less than a millisecond. The way to a worker and back takes about
-    as long.
+    Within this limit, the event loop validates a batch in less than a millisecond. Passing the batch to a worker and
+    back takes about as long.
     """
     cdef int64_t size_bytes = batch_size_bytes(fields)
     cdef int codec = fields.attributes & COMPRESSION_MASK
-    if size_bytes > rules.max_message_bytes:        # refused before anything is read
+    if size_bytes > rules.max_message_bytes:        # refused before the records are read
         return EXPANDED_ON_LOOP_BYTES
     if rules.compression > 0 and rules.compression != codec:
         return RECOMPRESSED_ON_LOOP_BYTES if size_bytes <= RECOMPRESSED_ON_LOOP_BYTES else -1
@@ -247,13 +253,12 @@ cdef Py_ssize_t room_on_loop(const BatchFields *fields, ProduceRules rules) noex
 
 cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, BatchFields *fields, ProduceRules rules,
                        int64_t now_ms, bint allow_zstd, Py_ssize_t *room_bytes):
-    """Do the same as `prepare_produced`, for a batch whose header is read.
+    """Do the work of `prepare_produced` for a batch whose header is read. Return None if the bytes at `data` can be
+    appended, otherwise the new batch. Set `fields` to the header of the batch to append.
 
-    Return None if the bytes at `data` can be appended.
-
-    Set `fields` to the header of the batch to append. `room_bytes` is the most bytes to which compressed records may
-    expand, and their size is subtracted from it. Raise ExpansionError if they have more bytes. The loop calls this with
-    `room_on_loop`, a worker with more.
+    `room_bytes` is the maximum number of bytes to which compressed records may expand. The size of the decompressed
+    records is subtracted from it. Raise ExpansionError if the records have more bytes. The event loop passes the result
+    of `room_on_loop`, a worker passes a greater number.
     """
     cdef Cursor cursor
     cdef int64_t max_timestamp_ms
@@ -294,10 +299,10 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
 
 
 cdef class Validation:
-    """A job that validates one produced batch on a worker. The caller keeps the bytes of the batch valid.
+    """A job that validates one produced batch in a worker thread. The caller must keep the bytes of the batch valid.
 
-    The call sets `batch`, `replacement` and `room_bytes` as `prepare` does, and raises the errors of
-    `prepare_produced`.
+    Calling the job sets `replacement` to the result of `prepare`, and `batch` and `room_bytes` to the values that
+    `prepare` sets. The call raises the errors of `prepare_produced`.
     """
 
     def __call__(self):

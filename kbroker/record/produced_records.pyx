@@ -1,4 +1,6 @@
-"""Checks the records of a batch that a producer sent, as Kafka does. No record becomes an object."""
+"""Checks the records of a batch that a producer has sent, by the rules of Apache Kafka. No Python object is created for
+a record.
+"""
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker.record.batch cimport LOG_APPEND_TIME_BIT, BatchFields
@@ -8,7 +10,7 @@ from kbroker.wire.bytes cimport Cursor
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
-# A response lists at most this many faulty records of a batch, which may hold millions.
+# The maximum number of faulty records of a batch that a response lists. A batch may have millions of records.
 cdef enum:
     MOST_RECORD_ERRORS = 1000
 
@@ -21,7 +23,9 @@ cdef int64_t NO_TIMESTAMP = -1
 
 
 cdef class ProduceRules:
-    """The rules of a topic for produced batches. A change of the topic's configuration creates new rules."""
+    """The rules of a topic for produced batches. They do not change: a new configuration of the topic creates new
+    rules.
+    """
 
     def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         self.max_message_bytes = log_config.max_message_bytes
@@ -35,7 +39,9 @@ cdef class ProduceRules:
 
 
 cdef tuple compression_of(log_config):
-    """Return (codec, level) of `compression.type`. A codec of -1 keeps the producer's codec."""
+    """Return the (codec, level) that the configuration of a topic requires. Codec -1 means that a batch keeps the
+    producer's codec.
+    """
     name = log_config.compression_type
     if name == 'producer':
         return -1, None
@@ -46,7 +52,7 @@ cdef tuple compression_of(log_config):
 
 
 class InvalidRecordsError(KafkaError):
-    """Some records of a batch are invalid. `record_errors` has (index in the batch, reason) of at most
+    """Raised if records of a batch are invalid. `record_errors` has (index in the batch, reason) of at most
     MAX_RECORD_ERRORS records.
     """
 
@@ -82,7 +88,8 @@ cdef Walk walk_by(ProduceRules rules, int64_t now_ms) noexcept:
     if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
         walk.latest_ms = now_ms + rules.timestamp_after_max_ms
     if rules.timestamp_before_max_ms < INT64_MAX or walk.latest_ms < INT64_MAX:
-        # Without a bound, a time that is more than 2^63-1 ms ago counts as a future time, as in Apache Kafka.
+        # If the topic has no bound, a timestamp that is more than 2^63-1 ms ago is treated as a future one, as in
+        # Apache Kafka.
         walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
     walk.max_timestamp_ms = NO_TIMESTAMP
     walk.faults = 0
@@ -104,8 +111,9 @@ cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept
 
 cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes,
                                        uint64_t *value) noexcept nogil:
-    """Skip a raw varint of at most `max_bytes` groups. Return the address of the next byte, NULL if the varint does not
-    end."""
+    """Read a varint of at most `max_bytes` bytes into `value`, without zigzag decoding. Return the address of the byte
+    behind it, NULL if the varint does not end.
+    """
     cdef uint64_t found, group
     cdef int shift = 7
     if at >= end:
@@ -130,7 +138,9 @@ cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, in
 
 cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int64_t least,
                                      bint *is_null) noexcept nogil:
-    """Skip a length of at least `least` (-1 allows null) and that many bytes. Return NULL if bytes are missing."""
+    """Skip a length and the bytes of this length. Return the address of the next byte. Return NULL if bytes are
+    missing, or if the length is below `least` (-1 allows null).
+    """
     cdef uint64_t raw
     cdef int64_t size
     at = pass_varint(at, end, 5, &raw)
@@ -145,7 +155,9 @@ cdef inline const uint8_t *pass_blob(const uint8_t *at, const uint8_t *end, int6
 
 cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t index, const BatchFields *batch,
                                 Walk *walk) noexcept nogil:
-    """Skip one record that meets all rules. Return NULL for any other record, which `walk_records` diagnoses."""
+    """Skip one record, and return the address of the next one. Return NULL if the record breaks a rule; `walk_records`
+    then finds out which.
+    """
     cdef uint64_t raw, delta
     cdef int64_t timestamp_ms
     cdef int32_t headers
@@ -187,10 +199,8 @@ cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t i
 
 
 cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noexcept nogil:
-    """Return whether all records meet all rules, which is usual.
-
-    This raises no error, and so is several times as fast as `walk_records`. Return False for a batch of LogAppendTime,
-    which no client sends.
+    """Return whether all records meet all rules, which is the usual case. This is several times as fast as
+    `walk_records`, because it raises no error. Return False for a batch with LogAppendTime, which no client sends.
     """
     cdef const uint8_t *at = cursor.at
     cdef int32_t i
@@ -204,11 +214,12 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
 
 
 cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault *faults) except -1 nogil:
-    """Read all records, and put the first MAX_RECORD_ERRORS records that break a rule into `faults`.
+    """Read all records, and list the first MAX_RECORD_ERRORS records that break a rule in `faults`. Raise ProtocolError
+    unless there are `records_count` records with the offset deltas 0, 1, 2, ...
 
-    Raise ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ... A length below -1 is null to
-    Kafka, and to the readers here. It is refused because librdkafka stops at it. In a batch of LogAppendTime, each
-    record has the batch's maximum timestamp, and also counts as late if the topic has no bound for that timestamp.
+    Kafka and the readers in this project treat a length below -1 as null. This function refuses it, because librdkafka
+    cannot read beyond it. In a batch with LogAppendTime, each record has the batch's maximum timestamp. If the topic
+    has no bound for that timestamp, the record counts as late.
     """
     cdef bint is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     cdef RecordFields record
@@ -241,7 +252,7 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
 
 
 cdef object error_of(const BatchFields *batch, const Walk *walk, const Fault *faults):
-    """Return the error that lists the faulty records of a walked batch."""
+    """Return the error that lists the faulty records of a batch, after `walk_records` has found them."""
     cdef list errors = []
     cdef int32_t i
     for i in range(min(walk.faults, <int32_t>MOST_RECORD_ERRORS)):
@@ -262,7 +273,9 @@ cdef int refuse_batch(str message) except -1:
 
 
 cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2:
-    """Check every record of the batch. Return the largest timestamp in ms, -1 if no record has one."""
+    """Check every record of the batch. Return the largest timestamp in ms, -1 if no record has a timestamp. Raise
+    KafkaError if a record breaks a rule.
+    """
     cdef Walk walk = walk_by(rules, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
@@ -274,7 +287,7 @@ cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules
 
 
 cdef int64_t check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2:
-    """Check as `check_records` does, but raise the error that names the fault."""
+    """Check the records like `check_records`, but more slowly, and raise the error that describes the faults."""
     cdef Walk walk = walk_by(rules, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
     try:

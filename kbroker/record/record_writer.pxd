@@ -1,4 +1,4 @@
-"""The encoding of one record, for C. The layout is described in records.pyx."""
+"""C functions that encode one record. records.pyx describes the layout of a record."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -6,8 +6,8 @@ from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigza
 
 
 cdef enum:
-    RECORD_OVERHEAD_BYTES = 24  # more than a record takes without its key, value and headers
-    HEADER_OVERHEAD_BYTES = 10  # more than a header takes without its name and value
+    RECORD_OVERHEAD_BYTES = 24  # more than the bytes of a record without key, value and headers
+    HEADER_OVERHEAD_BYTES = 10  # more than the bytes of a header without name and value
 
 
 cdef struct Blob:
@@ -16,12 +16,12 @@ cdef struct Blob:
 
 
 cdef struct Rows:
-    const Blob *keys                # NULL: all are null
+    const Blob *keys                # NULL: all keys are null
     const Blob *values
-    const Blob *headers             # encoded, with their number; NULL: no row has any
-    const int64_t *timestamps_ms    # NULL: all are `timestamp_ms`
+    const Blob *headers             # encoded, including the count; NULL: no headers
+    const int64_t *timestamps_ms    # NULL: each row has `timestamp_ms`
     int64_t timestamp_ms
-    const int32_t *order            # the rows to write, in this order; NULL: as they are
+    const int32_t *order            # the indexes of the rows in writing order; NULL: 0, 1, 2, ...
 
 
 cdef inline Py_ssize_t varint_size(int64_t value) noexcept nogil:
@@ -33,7 +33,8 @@ cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
 
 
 cdef inline Py_ssize_t blob_size(Py_ssize_t size) noexcept nogil:
-    """Return the number of bytes of a value of `size` bytes and the length in front of it. A size of -1 is null."""
+    """Return the number of bytes of an encoded value: its length field and its `size` bytes. A size of -1 means null.
+    """
     return 1 if size < 0 else varint_size(size) + size
 
 
@@ -47,16 +48,20 @@ cdef inline uint8_t *put_blob(uint8_t *at, const uint8_t *data, Py_ssize_t size)
 
 cdef inline Py_ssize_t record_body_size(int64_t timestamp_delta_ms, int32_t offset_delta, Py_ssize_t key_size,
                                         Py_ssize_t value_size, Py_ssize_t headers_size) noexcept nogil:
-    """Return the value of the length field; `headers_size` includes the count of the headers."""
+    """Return the value of a record's length field. `headers_size` is the size of the encoded headers, including their
+    count.
+    """
     return (1 + varint_size(timestamp_delta_ms) + varint_size(offset_delta) + blob_size(key_size)
             + blob_size(value_size) + headers_size)
 
 
 cdef inline uint8_t *put_record(uint8_t *at, Py_ssize_t body_size, int64_t timestamp_delta_ms, int32_t offset_delta,
                                 const Blob *key, const Blob *value) noexcept nogil:
-    """Write a record up to its headers. Return the address of their count."""
+    """Write the fields of a record in front of its headers. Return the address at which the caller must write the
+    header count.
+    """
     at = put_varint(at, body_size)
-    at[0] = 0  # attributes of a record, all unassigned
+    at[0] = 0  # the attributes of a record: no bit is assigned
     at = put_varint(at + 1, timestamp_delta_ms)
     at = put_varint(at, offset_delta)
     at = put_blob(at, key.at, key.size)

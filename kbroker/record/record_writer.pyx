@@ -1,4 +1,4 @@
-"""Writes records into a growing batch, either one by one or from the rows of columns."""
+"""Writes records into a batch that grows, either one by one or from the rows of columns."""
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -18,15 +18,18 @@ cdef list NO_HEADERS = []
 
 
 cdef class RecordWriter:
-    """Writes records to a bytearray that grows ahead of its used part. It may start with `spare`, an earlier bytearray
-    whose bytes are overwritten."""
+    """Writes records to a bytearray that is larger than its used part. The writer may reuse `spare`, the bytearray of
+    an earlier batch, whose bytes are overwritten.
+    """
 
     def __cinit__(self, Py_ssize_t head_bytes, bytearray spare=None):
         self.data = bytearray(head_bytes + 512) if spare is None else spare
         self.used = head_bytes
 
     cdef uint8_t *room(self, Py_ssize_t n, Py_ssize_t largest_bytes) except NULL:
-        """Return the address for the next `n` bytes. Grow ahead to at most `largest_bytes`."""
+        """Make room for the next `n` bytes, and return their address. Enlarge the bytearray by more than `n`, but not
+        above `largest_bytes`.
+        """
         cdef uint8_t *at
         cdef Py_ssize_t needed = self.used + n
         if needed > PyByteArray_GET_SIZE(self.data):
@@ -37,7 +40,9 @@ cdef class RecordWriter:
 
     cdef Py_ssize_t write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value, list headers,
                           Py_ssize_t largest_bytes=PY_SSIZE_T_MAX) except -1:
-        """Write a record and return its size. Write nothing and return 0 if more than `largest_bytes` would be used."""
+        """Write a record and return its size in bytes. If the batch would then exceed `largest_bytes`, write nothing
+        and return 0.
+        """
         cdef Blob key_blob = blob_of(key), value_blob = blob_of(value), part
         cdef Py_ssize_t headers_size = varint_size(len(headers)), body_size, size
         cdef uint8_t *at
@@ -59,7 +64,7 @@ cdef class RecordWriter:
 
     cdef Py_ssize_t write_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, int64_t base_timestamp_ms,
                                int32_t offset_delta, Py_ssize_t largest_bytes) except -1:
-        """Write the rows in [first, end) until more than `largest_bytes` would be used. Return their number."""
+        """Write the rows in [first, end), as many as fit into `largest_bytes`. Return the number of rows written."""
         cdef Py_ssize_t i, row, body_size, size = 0, left = largest_bytes - self.used, last = first
         cdef int64_t delta_ms
         cdef Blob key
@@ -105,7 +110,9 @@ cdef Blob blob_of(bytes content) noexcept:
 
 
 cdef bytes as_bytes(blob, str what='a key or value'):
-    """Return any buffer as bytes, and None as None. Raise TypeError for a str or a number."""
+    """Return a buffer as bytes, or None if `blob` is None. Raise TypeError if `blob` is a str, a number or another
+    object without a buffer.
+    """
     if blob is None or type(blob) is bytes:
         return <bytes>blob
     try:
@@ -115,10 +122,10 @@ cdef bytes as_bytes(blob, str what='a key or value'):
 
 
 cdef list as_headers(headers):
-    """Return headers as pairs of bytes.
+    """Return headers as a list of (name, value) in bytes.
 
-    `headers` is a mapping from names to values, or a sequence of such pairs. A name is a str, or bytes of UTF-8. A
-    value is bytes or None. Raise TypeError, and ValueError for a name that is not UTF-8.
+    `headers` is a mapping {name: value} or a sequence of (name, value). A name is a str, or bytes in UTF-8. A value is
+    bytes or None. Raise TypeError for any other types, and ValueError for a name that is not UTF-8.
     """
     if not headers:
         return NO_HEADERS
@@ -126,7 +133,9 @@ cdef list as_headers(headers):
 
 
 cdef header_pairs(headers):
-    """Return an iterable of the headers of a record. Raise TypeError."""
+    """Return the headers of a record as an iterable of (name, value). Raise TypeError if `headers` is neither a mapping
+    nor iterable.
+    """
     if type(headers) is list or type(headers) is tuple:
         return headers
     if isinstance(headers, Mapping):
@@ -137,7 +146,7 @@ cdef header_pairs(headers):
 
 
 cdef tuple header_of(pair):
-    """Return a header as bytes."""
+    """Return a header (name, value) with both parts as bytes."""
     if type(pair) is not tuple or len(<tuple>pair) != 2:
         pair = checked_pair(pair)
     name, content = <tuple>pair

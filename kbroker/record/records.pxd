@@ -1,4 +1,4 @@
-"""Records of a batch, readable from C without a Python object."""
+"""Declares the fields of a record, which C code reads without a Python object."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.record.batch cimport BatchFields
@@ -12,7 +12,7 @@ cdef struct RecordFields:
     const uint8_t *key
     Py_ssize_t value_size      # -1: null
     const uint8_t *value
-    bint has_odd_null          # a null whose length is below -1
+    bint has_odd_null          # True if the length of a null is below -1
     int32_t headers_count
     Cursor headers
 
@@ -29,8 +29,9 @@ cdef class Record:
 
 
 cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
-    """Return a + b, wrapped. With a hostile delta, the sum of signed integers could overflow, which is undefined in
-    C."""
+    """Return a + b, wrapped to 64 bits. A hostile delta could make the sum of two signed integers overflow, which is
+    undefined in C.
+    """
     return <int64_t>(<uint64_t>a + <uint64_t>b)
 
 

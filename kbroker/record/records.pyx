@@ -1,8 +1,8 @@
-"""The records inside a batch, decoded to objects.
+"""Decodes the records of a batch to objects.
 
-A record: length varint (bytes after it), attributes int8, timestamp delta varlong, offset delta varint, key and value
-each as length varint (-1 null) and bytes, header count varint, and per header a key (length varint, UTF-8) and a value
-like the above.
+The layout of a record is: length varint (the number of bytes behind this field), attributes int8, timestamp delta
+varlong, offset delta varint, key, value, header count varint, headers. A key or value is a length varint (-1 means
+null) and its bytes. A header is a name (length varint and UTF-8) and a value.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,16 +17,18 @@ from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
 from kbroker.base.errors import ProtocolError
 from kbroker.record.batch import CorruptBatchError
 
-# A batch of max.message.bytes may decompress to a thousand times its size. Kafka streams the records, but kbroker holds
-# all of them in memory. So a compressed batch may hold at most as many bytes as an uncompressed one could
-# (socket.request.max.bytes: 100 MiB). A Java producer that receives MESSAGE_TOO_LARGE splits the batch and sends the
-# halves.
+# The limit for the decompressed records of a batch. A batch of max.message.bytes may decompress to a thousand times its
+# size. Kafka decompresses records as a stream, but kbroker keeps all records of the batch in memory. Therefore the
+# limit is the largest size that an uncompressed batch could have (socket.request.max.bytes: 100 MiB). A Java producer
+# that receives MESSAGE_TOO_LARGE splits the batch and sends the parts.
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 
 
 
 cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size, bint *is_odd) except NULL nogil:
-    """Read a length and that many bytes. A negative length is null, as in Kafka. Set `is_odd` if it is below -1."""
+    """Read a length field and the bytes of this length. A negative length means null, as in Kafka. Set `is_odd` if the
+    length is below -1.
+    """
     size[0] = take_varint(cursor)
     if size[0] < 0:
         is_odd[0] = is_odd[0] or size[0] != -1
@@ -40,13 +42,13 @@ cdef int refuse_record(const char *what, int64_t found) except -1 with gil:
 
 
 cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
-    """Read one record. Raise ProtocolError unless its parts fill its length exactly."""
+    """Read one record. Raise ProtocolError if its fields do not have exactly the length in its length field."""
     cdef Cursor body
     cdef Py_ssize_t size = take_varint(cursor)
     cdef int i
     body.at = take(cursor, size)
     body.end = cursor.at
-    take(&body, 1)  # attributes, all unassigned
+    take(&body, 1)  # the attributes: no bit is assigned
     record.timestamp_delta_ms = take_varlong(&body)
     record.offset_delta = take_varint(&body)
     record.has_odd_null = False
@@ -65,11 +67,9 @@ cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
 
 
 cdef class Record:
-    """One record.
-
-    `timestamp_ms` is the append time if the batch has LogAppendTime. `sequence` is -1 if the batch has no base
-    sequence, and `leader_epoch` is -1 if it has no epoch. Header keys that are not UTF-8 keep their bytes as surrogate
-    escapes. Equality ignores the leader epoch and the type of the timestamp.
+    """One record. `timestamp_ms` is the append time if the batch has LogAppendTime. `sequence` is -1 if the batch has
+    no base sequence. `leader_epoch` is -1 if the batch has no leader epoch. In header names, bytes that are not UTF-8
+    become surrogate escapes. Equality ignores the leader epoch and the type of the timestamp.
     """
 
     def __init__(self, int64_t offset, int64_t timestamp_ms, bytes key, bytes value, headers=(), int32_t sequence=-1):
@@ -137,7 +137,7 @@ cdef Record record_of(RecordFields *fields, const BatchFields *batch):
 
 
 cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t max_decompressed_bytes):
-    """Return the decompressed records of the whole batch at `data`."""
+    """Return the record bytes of the whole batch at `data`, decompressed."""
     cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
     cdef bytes block = PyBytes_FromStringAndSize(<const char *>data + HEADER_BYTES, size_bytes)
     cdef int codec = fields.attributes & COMPRESSION_MASK
@@ -148,10 +148,10 @@ cdef bytes records_of(const uint8_t *data, const BatchFields *fields, Py_ssize_t
 
 
 def iter_records(batch, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
-    """Yield the records of the whole batch at the start of `batch`. Its CRC is not checked.
+    """Yield the records of the whole batch at the start of `batch`. The CRC is not checked.
 
-    Raise KafkaError CORRUPT_MESSAGE (CorruptBatchError for a malformed batch or a wrong `records_count`), and
-    MESSAGE_TOO_LARGE for more than `max_decompressed_bytes` of records.
+    Raise CorruptBatchError if the batch is malformed or its `records_count` is wrong. Raise KafkaError CORRUPT_MESSAGE
+    if the batch cannot be decompressed, and MESSAGE_TOO_LARGE if the records have more than `max_decompressed_bytes`.
     """
     cdef Py_buffer view
     cdef BatchFields fields

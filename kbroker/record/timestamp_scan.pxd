@@ -4,12 +4,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.record.batch cimport BatchFields
 
 cdef enum:
-    # The most bytes of a record up to its offset: its length (5), attributes (1), timestamp (10) and offset (5).
+    # The maximum number of bytes of a record's head: length (5), attributes (1), timestamp delta (10) and offset delta
+    # (5).
     LARGEST_HEAD_BYTES = 21
 
 
 cdef enum Step:
-    MORE        # the bytes are used up
+    MORE        # all bytes are read, the scan needs more
     FOUND
     MALFORMED
 
@@ -18,10 +19,10 @@ cdef class TimestampScan:
     cdef BatchFields fields
     cdef int64_t timestamp_ms
     cdef int64_t start_offset
-    cdef int64_t room_bytes         # for further bytes
-    cdef int32_t left               # records that have not begun
-    cdef int64_t skipped            # the bytes of the present record that are still to come
-    cdef uint8_t head[LARGEST_HEAD_BYTES]       # the first bytes of a record whose head the last piece has cut
+    cdef int64_t room_bytes         # how many more bytes the records may have
+    cdef int32_t left               # the number of records that have not begun
+    cdef int64_t skipped            # the number of bytes of the current record that are still to come
+    cdef uint8_t head[LARGEST_HEAD_BYTES]       # the first bytes of a head that the last piece cut
     cdef int head_bytes
     cdef readonly int64_t found_timestamp_ms
     cdef readonly int64_t found_offset

@@ -1,7 +1,8 @@
-"""Searches the records of one batch by time. The records may come in pieces of any size.
+"""Searches the records of one batch for a timestamp.
 
-The search reads only the timestamp and the offset of each record, and skips key, value and headers. So it takes the
-same memory for one record and for a million. A compressed batch is decompressed up to the record that is found.
+The bytes of the records may arrive in pieces of any size. The search reads only the timestamp and the offset of each
+record, and skips keys, values and headers. So it needs the same memory for one record as for a million. A compressed
+batch is decompressed only up to the found record.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -17,20 +18,23 @@ from kbroker.record.compression import ExpansionError, decompress_to
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
 cdef enum:
-    CUT = 0             # no varint ends within the bytes
+    CUT = 0             # the varint does not end within the available bytes
     ENDLESS = -1
 
 
 class Found(KafkaError):
-    """Raised to end a decompression when the record is found. It is a KafkaError, because a decompressor can be used
-    again after one."""
+    """Raised to end a decompression when the record is found. This is a KafkaError, because a decompressor can be used
+    again after a KafkaError.
+    """
 
     def __init__(self):
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, 'the record is found')
 
 
 cdef inline int read_zigzag(const uint8_t *at, int64_t size, int max_bytes, int64_t *value) noexcept nogil:
-    """Read a zigzag varint of at most `max_bytes`. Return the number of its bytes, or CUT or ENDLESS."""
+    """Read a zigzag varint of at most `max_bytes`. Return its size in bytes. Return CUT if it does not end within
+    `size` bytes, or ENDLESS if it does not end within `max_bytes`.
+    """
     cdef uint64_t raw = 0
     cdef int i
     for i in range(max_bytes):
@@ -44,13 +48,14 @@ cdef inline int read_zigzag(const uint8_t *at, int64_t size, int max_bytes, int6
 
 
 cdef class TimestampScan:
-    """Finds the first record at or after `timestamp_ms`, with an offset of at least `start_offset`, in one batch.
+    """Finds the first record of one batch whose timestamp is at or after `timestamp_ms` and whose offset is at or above
+    `start_offset`.
 
-    It is also an Output of a decompressor (see `compression`).
+    A scan is also an Output, which receives the bytes from a decompressor (see `compression`).
     """
 
     cdef Step scan(self, const uint8_t *at, int64_t size) noexcept nogil:
-        """Take the next bytes of the records."""
+        """Scan the next `size` bytes of the records."""
         cdef int64_t step, known
         cdef bint is_found = False
         while True:
@@ -66,7 +71,7 @@ cdef class TimestampScan:
             if known == 0:
                 step = self.take_head(at, size, &is_found)
                 if step == CUT:
-                    memcpy(self.head, at, size)     # a cut head has fewer bytes than the largest
+                    memcpy(self.head, at, size)     # a cut head is shorter than LARGEST_HEAD_BYTES
                     self.head_bytes = <int>size
                     return MORE
             else:
@@ -82,16 +87,17 @@ cdef class TimestampScan:
             if is_found:
                 return FOUND
             self.left -= 1
-            self.skipped = step - known     # of a known head, the bytes are not in this piece
+            self.skipped = step - known     # a head from an earlier piece is not in this piece
 
     cdef int64_t take_head(self, const uint8_t *at, int64_t size, bint *is_found) noexcept nogil:
-        """Read the head of a record. Return the number of bytes of the whole record, CUT if the head is incomplete, or
-        ENDLESS if it is malformed."""
+        """Read the head of a record, and set `is_found` if the record matches. Return the size of the whole record in
+        bytes, CUT if the head is incomplete, or ENDLESS if it is malformed.
+        """
         cdef int64_t length = 0, timestamp_ms = 0, offset = 0, end
         cdef int of_length = read_zigzag(at, size, 5, &length), of_timestamp, of_offset
         if of_length <= 0:
             return of_length
-        end = of_length + 1             # behind the attributes
+        end = of_length + 1             # the position behind the attributes
         if end >= size:
             return CUT if length > 0 else ENDLESS
         of_timestamp = read_zigzag(at + end, size - end, 10, &timestamp_ms)
@@ -113,7 +119,9 @@ cdef class TimestampScan:
         return of_length + length
 
     cdef bint add_bytes(self, const uint8_t *at, int64_t size) except -1:
-        """Search the next bytes of the records. Return whether the record is found. Raise KafkaError."""
+        """Scan the next bytes of the records. Return whether the record is found. Raise KafkaError if the bytes are
+        malformed.
+        """
         cdef Step step
         self.expect(size)
         self.room_bytes -= size
@@ -128,19 +136,20 @@ cdef class TimestampScan:
                                 f'{self.fields.records_count} records of the batch at offset {self.fields.base_offset}')
 
     cdef int end(self) except -1:
-        """End a search without a result, after the last bytes. Raise CorruptBatchError if the last record is
-        incomplete."""
+        """End a scan that has found no record, after the last bytes. Raise CorruptBatchError if the last record is
+        incomplete.
+        """
         if self.left > 0 or self.skipped > 0 or self.head_bytes > 0:
             self.refuse('the end of the records')
         return 0
 
     def expect(self, int64_t size_bytes) -> None:
-        """Raise ExpansionError unless there is room for this many bytes more."""
+        """Raise ExpansionError if there is no room for `size_bytes` more."""
         if size_bytes > self.room_bytes:
             raise ExpansionError(MAX_DECOMPRESSED_BYTES)
 
     def add(self, piece) -> None:
-        """Search the next bytes. Raise Found if the record is found, or KafkaError as `find_in_batch` does."""
+        """Scan the next decompressed bytes. Raise Found if the record is found. Raise the errors of `find_in_batch`."""
         cdef Py_buffer view
         PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
         try:
@@ -150,7 +159,9 @@ cdef class TimestampScan:
             PyBuffer_Release(&view)
 
     def decompress(self, data) -> bool:
-        """Search the compressed records of the batch. Return whether the record is found. Raise as `find_in_batch`."""
+        """Decompress `data`, the compressed records of the batch, and scan them. Return whether the record is found.
+        Raise the errors of `find_in_batch`.
+        """
         try:
             decompress_to(self.fields.attributes & COMPRESSION_MASK, data, self)
         except Found:
@@ -160,7 +171,7 @@ cdef class TimestampScan:
 
 
 cdef TimestampScan scan_of(const BatchFields *fields, int64_t timestamp_ms, int64_t start_offset):
-    """Return a search of the batch with this header."""
+    """Return a scan of the batch that has the header `fields`."""
     cdef TimestampScan scan = TimestampScan.__new__(TimestampScan)
     scan.fields = fields[0]
     scan.timestamp_ms = timestamp_ms
@@ -171,9 +182,11 @@ cdef TimestampScan scan_of(const BatchFields *fields, int64_t timestamp_ms, int6
 
 
 def find_in_batch(batch, int64_t timestamp_ms, int64_t start_offset=0, Py_ssize_t piece_bytes=65536):
-    """Return (timestamp in ms, offset) of the first record at or after a time in the whole batch `batch`, or None.
+    """Return (timestamp in ms, offset) of the first record in the whole batch `batch` with a timestamp at or after
+    `timestamp_ms` and an offset at or above `start_offset`. Return None if there is none.
 
-    Raise KafkaError CORRUPT_MESSAGE for a malformed batch, and MESSAGE_TOO_LARGE for too many decompressed bytes.
+    Raise KafkaError CORRUPT_MESSAGE if the batch is malformed, and MESSAGE_TOO_LARGE if the decompressed records are
+    too large.
     """
     cdef const uint8_t[::1] view = batch
     cdef BatchFields fields
