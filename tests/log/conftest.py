@@ -20,8 +20,9 @@ def fs() -> FileSystem:
 
 @pytest.fixture
 def open_log(fs, clock, tmp_path: pathlib.Path):
-    """Return a function that opens the partition `topic-0` in the test's directory. Its keyword arguments are topic
-    settings."""
+    """Return a function that opens the partition `topic-0` in the test's directory. The keyword arguments of the
+    function are topic settings.
+    """
 
     def opener(clean_shutdown: bool = True, *, file_system: FileSystem = fs, name: str = 'topic-0', timers=None,
                log_start_offset: int = 0, recovery_point: int = 0, high_watermark: int = 0, start_work=run_to_end,

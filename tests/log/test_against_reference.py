@@ -1,4 +1,5 @@
-"""The log compared with the reference: appends of every kind, rolls, reads, restarts, and power cuts at any moment."""
+"""Compares the log with a reference model: appends of every kind, rolls, reads, restarts, and power cuts at any moment.
+"""
 import pathlib
 import random
 import shutil
@@ -26,8 +27,9 @@ PRODUCERS = st.integers(1, 3)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log in the directory `disk`, and its reference. After a power cut, the machine continues in a new directory
-    with the files that the cut left."""
+    """A state machine that applies random steps to a log in the directory `disk` and to the reference model. After a
+    power cut, it continues in a new directory with the files that the cut left.
+    """
 
     @initialize()
     def start(self):
@@ -50,8 +52,9 @@ class LogMachine(RuleBasedStateMachine):
         self.log = Log(self.fs, str(self.disk / 'topic-0'), 'topic', 0, self.config, self.clock,
                        LogOptions(clean_shutdown=clean, recovery_point=self.recovery_point))
         self.fs.sync_names(str(self.disk))
-        # A clean stop leaves the log end as the recovery point. A broker writes a new one before it appends. Once, a
-        # segment was rolled at that point, and a power cut left zeros as its last time index entry.
+        # After a clean stop, the recovery point is the log end. A broker writes its own recovery point before it
+        # appends. Once, a segment was rolled exactly at the log end of the stop, and a power cut left zeros as its last
+        # time index entry.
         self.recovery_point = self.log.recovery_point
         self.high_watermark = self.log.log_end_offset
         self.log.producer_state.unstable.on_high_watermark(self.high_watermark)
@@ -168,9 +171,8 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_what_a_snapshot_does_not_hold()
 
     def forget_what_a_snapshot_does_not_hold(self):
-        """Drop the batches from the reference that are missing in the snapshot which the start used.
-
-        Duplicates of these batches are no longer recognised. The log's own state shows which snapshot it used.
+        """Remove from the reference the batches that the start's snapshot lacks, because duplicates of these batches
+        are no longer recognised. The state of the log shows which snapshot the start has used.
         """
         for restarted_at in [0, *(batch.base_offset for batch in self.reference.batches), self.reference.end_offset]:
             producers = self.reference.producers(restarted_at)

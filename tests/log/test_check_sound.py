@@ -1,4 +1,6 @@
-"""kbroker-check finds no error in the files that cleaning, retention, DeleteRecords and older versions leave behind."""
+"""kbroker-check finds no error in the files that cleaning, retention, DeleteRecords and older versions of kbroker
+leave.
+"""
 import os
 import struct
 
@@ -47,7 +49,7 @@ def log_without_timestamps(open_log):
 
 
 def test_batches_without_timestamps_have_no_time_index_entry(open_log):
-    """A timestamp of -1 means that there is none, and Kafka adds an entry only for a greater one."""
+    """Timestamp -1 means that a record has no timestamp. Kafka adds a time index entry only for greater timestamps."""
     log = log_without_timestamps(open_log)
     log.close()
     assert len(log.segments[-1].offset_index) == 3 and len(log.segments[-1].time_index) == 0
@@ -96,7 +98,7 @@ def test_an_entry_for_several_batches_leads_to_the_first_and_names_the_end_of_th
 # ---- compaction ----
 
 def test_a_snapshot_behind_what_compaction_removed_is_no_error(directory):
-    """Compaction can also leave a gap at the end of a segment. The next segment begins above the gap."""
+    """Compaction can also leave an offset gap at the end of a segment. The next segment then begins above the gap."""
     log = directory.open()
     write(log, ('a', '1'))
     log.append_batch(encode_batch([(T, None, b'no key')], producer_id=5, producer_epoch=0, base_sequence=0),
@@ -123,7 +125,7 @@ def test_snapshots_in_a_gap_and_below_the_log_are_left_over(open_log):
         if name.startswith('00000000000000000000'):
             os.unlink(os.path.join(log.directory, name))
     path = log.segments[1].path('.log')
-    os.truncate(path, 0)        # all of its records are obsolete
+    os.truncate(path, 0)        # as if all records were obsolete
     for suffix in ('.index', '.timeindex'):
         os.truncate(log.segments[1].path(suffix), 0)
     for offset in (3, 15):
@@ -143,7 +145,9 @@ def test_a_snapshot_inside_a_batch_is_an_error(open_log):
 
 
 def test_the_row_of_a_transaction_whose_data_compaction_removed_is_no_error(directory):
-    """The marker is the first batch of its segment. Compaction removed the end of the previous segment."""
+    """In this log, the marker is the first batch of a segment, and compaction has removed the end of the previous
+    segment.
+    """
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(7, 0, 0), transactional=True)
@@ -163,7 +167,9 @@ def open_partition(path, clock=None, **options):
 
 
 def transactional_log(path):
-    """A log in two segments: a transaction at 0 and 1 that aborts at 3, with plain records between."""
+    """Return a log of two segments. A transaction with records at 0 and 1 is aborted by a marker at 3. A plain record
+    is at 2, and another transaction begins at 4.
+    """
     log = open_partition(path)
     log.append_batch(data_batch(producer_id=7, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
     log.append_batch(data_batch(producer_id=7, epoch=0, sequence=1, transactional=True), Origin.CLIENT, 0)
@@ -176,7 +182,7 @@ def transactional_log(path):
 
 @pytest.mark.parametrize('log_start_offset', range(6))
 def test_a_state_that_was_rebuilt_from_the_log_start_is_no_error(tmp_path, log_start_offset):
-    """A broker that lost its snapshots knows nothing of transactions below the log start."""
+    """A broker that has lost its snapshots knows no transactions below the log start offset."""
     log = transactional_log(tmp_path / 'topic-0')
     log.delete_records(log_start_offset)
     log.flush()
@@ -197,7 +203,7 @@ def test_a_row_that_no_marker_explains_is_an_error_behind_any_log_start(tmp_path
     rows = log.segments[1].path('.txnindex')
     os.unlink(rows)
     assert [finding.file for finding in findings_in(log)] == [rows]
-    assert findings_in(log, 2) == []        # nothing is left to hide
+    assert findings_in(log, 2) == []        # no aborted data remains
     assert [finding.file for finding in findings_in(log, 1)] == [rows]
 
 

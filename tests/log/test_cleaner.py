@@ -1,6 +1,5 @@
-"""Log compaction: which log is chosen, which records remain, and the state after a failure.
-
-Covers KIP-354 and KIP-534.
+"""Log compaction: the choice of a log, the remaining records, and the state after a failure. Covers KIP-354 and
+KIP-534.
 """
 
 import errno
@@ -176,7 +175,8 @@ def test_the_last_batch_of_an_active_producer_stays_as_a_header(directory, tmp_p
 
 
 def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
-    """A consumer that waits at the beginning of that batch recognizes by its header that it has reached the end."""
+    """A consumer may wait at the first offset of this batch. The header shows the consumer that it has reached the end.
+    """
     log = directory.open()
     write(log, ('a', '1'))
     write(log, ('b', '1'), producer=(1, 0, 0), transactional=True)
@@ -393,7 +393,9 @@ def test_a_reader_of_single_batches_continues_in_the_new_segments(directory):
 
 
 def later(directory):
-    """Return a `submit` that keeps its jobs, a function `run_one` that runs the oldest job, and the jobs."""
+    """Return (submit, run_one, jobs). `submit` adds a job to `jobs` without running it, and `run_one` runs the oldest
+    job.
+    """
     jobs = []
 
     def run_one():
@@ -405,7 +407,7 @@ def later(directory):
 
 
 def open_dirty(directory, count):
-    """Return `count` new logs. Each has a dirty part."""
+    """Return `count` new logs, each with a dirty part."""
     logs = [directory.open(f'topic {number}') for number in range(count)]
     for log in logs:
         write(log, ('a', '1'))
@@ -417,7 +419,7 @@ def open_dirty(directory, count):
 
 
 def test_logs_are_chosen_in_parts(directory):
-    """Once, the choice among 10,000 compacted topics that had been cleaned held the loop for more than a second."""
+    """Once, choosing among 10,000 cleaned logs blocked the event loop for more than a second."""
     logs = open_dirty(directory, 3 * LOGS_AT_ONCE)
     directory.cleaner._submit, _, jobs = later(directory)
     examined, parts = [], []
@@ -545,7 +547,8 @@ def test_a_log_with_damage_is_left_alone_and_the_others_go_on(directory, tmp_pat
 
 @pytest.mark.parametrize('count', [-1, 0, 1, 3])
 def test_a_batch_that_does_not_hold_the_records_it_says_is_left_as_it_is(directory, count, caplog):
-    """The checksum is valid, so its writer was faulty. The cleaner must not drop the other bytes of the batch."""
+    """The checksum of the batch is valid, so its writer was faulty. The cleaner must not drop any bytes of the batch.
+    """
     batch = encode_batch([(T, b'a', b'1'), (T, b'a', b'2')])
     batch[57:61] = count.to_bytes(4, 'big', signed=True)
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, 'big')
@@ -576,7 +579,7 @@ def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, capl
 @pytest.mark.parametrize(('source', 'expected'), [
     ('.log', [(1, 'a', '2')]), ('.log.cleaned', [(0, 'a', '1'), (1, 'a', '2')])])
 def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_ends_it(tmp_path, source, expected):
-    """Once, the cleaned log file was removed after such a failure, and the old log got the new indexes."""
+    """Once, the cleaned log file was removed after a failed swap, and the old log file got the new indexes."""
     directory = DirectoryWithCleaner(tmp_path / 'data', fs := FailingFileSystem())
     directory.cleaner.start()
     log = directory.open()

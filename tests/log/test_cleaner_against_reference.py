@@ -1,4 +1,4 @@
-"""Compaction compared with the reference: random histories with cleanings, restarts and power cuts at any time."""
+"""Compares compaction with a reference model: random histories with cleanings, restarts and power cuts at any time."""
 
 import pathlib
 import random
@@ -45,9 +45,8 @@ RECORDS = st.lists(
 
 
 class CleanerMachine(RuleBasedStateMachine):
-    """A partition to which producers write. `expected` has its batches according to the reference.
-
-    After a power cut, the machine continues in a new directory.
+    """A state machine for a partition to which producers write. `expected` has the batches of the partition according
+    to the reference model. After a power cut, the machine continues in a new directory.
     """
 
     @initialize(segment_bytes=st.sampled_from([500, 2000]))
@@ -194,8 +193,9 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule(snapshots=st.integers(0, 2))
     def state_can_be_built_again_from_what_is_left(self, snapshots):
-        """Check that the state can be built from the batches alone, and from one of the oldest snapshots and the later
-        batches."""
+        """Check that the producer state can be built in two ways: from only the batches, and from one of the oldest
+        snapshots and the batches after it.
+        """
         self.flush()
         before = {
             key: (entry.producer_epoch, entry.last_sequence, entry.last_offset)
@@ -241,7 +241,9 @@ class CleanerMachine(RuleBasedStateMachine):
         self.continue_with_what_is_known()
 
     def continue_with_what_is_known(self):
-        """Set the producers and the first dirty offset to the state of the log and of the cleaner's checkpoint."""
+        """Set the expected producers from the state of the log, and the expected first dirty offset from the cleaner's
+        checkpoint.
+        """
         entries = self.log.producer_state.entries
         self.epochs = {key: entry.producer_epoch for key, entry in entries.items()}
         self.sequences = {key: entry.last_sequence + 1 for key, entry in entries.items()}
@@ -313,7 +315,7 @@ TestCleanerMachine.settings = settings(
 
 @pytest.mark.parametrize('seed', range(30))
 def test_a_long_history_is_compacted_as_the_reference_does(seed):
-    """Run a history of random steps. Short histories do not reach all states, so it is long."""
+    """Run a history of random steps. It is long, because short histories do not reach all states."""
     rng = random.Random(seed)
     machine = CleanerMachine()
     machine.start(segment_bytes=rng.choice([500, 2000, 100_000]))

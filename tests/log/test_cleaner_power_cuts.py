@@ -1,4 +1,4 @@
-"""Log compaction: the power fails at any change of the disk."""
+"""Log compaction when the power fails at any change of the disk."""
 
 import math
 import os
@@ -59,14 +59,16 @@ def state_of(log):
 
 
 def missing_indexes(log):
-    """Return the index files that the active segment lacks. An index file is created with its first entry."""
+    """Return the names of the index files that the active segment lacks. An index file is created with its first entry.
+    """
     paths = [log.segments[-1].path(kind) for kind in ('.index', '.timeindex')]
     return [path for path in paths if not os.path.exists(path)]
 
 
 def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
-    """The power fails before a cleaning, in each of its jobs, in the swaps, or afterwards. The next start has the same
-    records and cleans the log."""
+    """The power fails before a cleaning, during one of its jobs, during a swap, or after the cleaning. The next start
+    must find the same records and must be able to clean the log.
+    """
     number, is_cut = 0, True
     while is_cut:
         root = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""The cleaning of a log that knows the greatest allowed number of producers."""
+"""Cleaning a log that has the maximum number of producers."""
 import gc
 import time
 

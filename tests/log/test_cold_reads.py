@@ -1,4 +1,4 @@
-"""Reads that never wait for the disk, and the reads that warm the missing pages."""
+"""Reads that never wait for the disk, and reads that bring missing pages into the page cache."""
 import mmap
 import os
 
@@ -47,7 +47,8 @@ def test_pages_that_were_dropped_are_cold_or_read_and_warm_again_afterwards(path
     file = File(path)
     file.sync()
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    # Some file systems, for example tmpfs, keep the pages. The read may return their bytes, but no other ones.
+    # Some file systems, for example tmpfs, cannot drop pages from the cache. The read may return bytes of the file, but
+    # no other bytes.
     assert DATA.startswith(file.read_cached_at(len(DATA), 0))
     file.warm(len(DATA), 0)
     assert file.read_cached_at(len(DATA), 0) == DATA

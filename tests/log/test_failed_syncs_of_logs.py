@@ -1,7 +1,5 @@
-"""After a failed sync, memory may have bytes that the disk lacks. Recovery writes the bytes again that may be missing,
-and no others.
-
-Covers promise 1 of docs/design.md.
+"""After a failed sync, the page cache may have bytes that the disk lacks. Recovery rewrites exactly the bytes that may
+be missing. Covers promise 1 of docs/design.md.
 """
 import errno
 import os
@@ -27,7 +25,7 @@ TOPIC_ID = bytes(range(16))
 
 
 class WatchedFile(InterposedFile):
-    """A file that notes the positions of its writes."""
+    """A file that records the positions of all writes to it."""
 
     def __init__(self, path, create, writes):
         super().__init__(path, create)
@@ -83,7 +81,8 @@ def test_a_later_sync_makes_durable_what_a_failed_one_left_in_memory(open_log, t
 
 
 def test_errors_of_writes_that_a_start_repeats_end_neither_the_start_nor_a_later_flush(open_log, tmp_path):
-    """Linux reports an error of an earlier write to the next sync of the file, even to a sync by another process."""
+    """Linux reports the error of an earlier write to the next sync of the file, even if another process made the write.
+    """
     root = tmp_path / 'root'
     root.mkdir()
     disk = FreezingFileSystem(root)
@@ -91,7 +90,7 @@ def test_errors_of_writes_that_a_start_repeats_end_neither_the_start_nor_a_later
     log = open_log(**settings)
     append(log)
     log.flush()
-    append(log, 70)     # more than an index keeps in memory
+    append(log, 70)     # more entries than an index keeps in memory
     log.close(clean=False)
     disk.write_back_in_vain()
     again = open_log(clean_shutdown=False, recovery_point=log.recovery_point, **settings)
@@ -105,8 +104,8 @@ def test_errors_of_writes_that_a_start_repeats_end_neither_the_start_nor_a_later
 @pytest.mark.parametrize('synced, expected', [
     (0, [(0, 4)]), (1, [(0, 4)]), (3, [(2, 2)]), (4, [(3, 1)])])
 def test_recovery_writes_again_what_is_above_the_recovery_point(open_log, synced, expected):
-    """The last synced batch is written again too, because the recovery point stays one offset below the end of the
-    flush."""
+    """Recovery also rewrites the last synced batch, because the recovery point is one offset below the flushed offset.
+    """
     log = open_log()
     append(log, synced)
     log.flush()
@@ -152,8 +151,9 @@ def test_after_a_clean_stop_no_batch_is_written_again(open_log):
 
 
 def test_the_recovery_point_stays_until_the_recovered_bytes_are_synced(open_log, fs, clock, tmp_path):
-    """If the recovery point moved before the sync, a checkpoint could count bytes as synced that exist only in
-    memory."""
+    """If the recovery point moved before the sync, a checkpoint could say that bytes are synced that are only in
+    memory.
+    """
     log = open_log()
     append(log)
     log.flush()
@@ -177,8 +177,9 @@ def open_manager(tmp_path, clock):
 
 @pytest.mark.parametrize('durability', ['disk', 'page-cache'])
 def test_page_cache_durability_leaves_the_end_of_a_log_as_it_is(open_manager, durability):
-    """The durability page-cache promises nothing about a power cut. A sync of the log's end would only slow down each
-    start after a kill."""
+    """`kbroker.durability=page-cache` promises nothing about a power cut. A sync of the end of each log would only slow
+    down every start after a kill.
+    """
     manager = open_manager(FileSystem())
     append(manager.create_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {})))
     manager.close(clean=False)
@@ -195,8 +196,9 @@ MANY = SYNCED_ONE_BY_ONE + 1
 
 @pytest.fixture
 def killed(tmp_path):
-    """Return a disk with many logs that have unsynced records, and a function that opens them as a start after a kill
-    does."""
+    """Return a disk with many logs that have unsynced records, and a function that opens these logs like a start after
+    a kill.
+    """
     disk = FreezingFileSystem(tmp_path)
 
     def start(fs):
@@ -224,8 +226,9 @@ def ends_after_a_power_cut(disk, tmp_path):
 
 
 def test_an_error_of_earlier_writes_does_not_end_the_start_of_many_logs(killed, tmp_path, caplog):
-    """Once, the sync of the whole file system reported an error of earlier writes, and the broker started only at the
-    second attempt."""
+    """Once, the sync of the whole file system reported an error of earlier writes, and only a second start of the
+    broker succeeded.
+    """
     disk, start = killed
     disk.write_back_in_vain()
     manager, _ = start(disk)
@@ -262,8 +265,10 @@ def test_a_start_of_many_logs_ends_when_the_disk_keeps_failing(killed, tmp_path)
 
 
 def test_a_start_that_makes_a_missing_partition_forgets_the_offsets_of_an_earlier_topic(open_manager, tmp_path):
-    """Once, after a kill between the creation of a topic and that of its directory, the checkpoints kept the offsets of
-    a deleted topic of the same name. The next start treated the new records as deleted."""
+    """Once, a broker was killed after it had created a topic and before it had created the topic's directory. The
+    checkpoints still had the offsets of a deleted topic of the same name, and the next start treated the new records as
+    deleted.
+    """
     manager = open_manager(FileSystem())
     log = manager.create_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {}))
     append(log, 9)
@@ -292,7 +297,9 @@ def test_a_start_ends_when_what_it_writes_again_cannot_be_written(open_log):
 
 @pytest.mark.parametrize('lost_bytes', [1, BATCH_BYTES])
 def test_a_start_ends_when_memory_has_lost_what_it_recovered(open_log, fs, clock, lost_bytes):
-    """Between the two reads of a start, the kernel may drop pages that the disk lacks."""
+    """A start reads recovered bytes twice. In between, the kernel may drop pages from the page cache that the disk
+    lacks.
+    """
     log = open_log()
     append(log, 3)
     log.close(clean=False)

@@ -1,4 +1,4 @@
-"""After a disk error, nothing is adopted, the log is offline, and the directory opens again."""
+"""After a disk error, no batch is adopted, the log is offline, and the directory can be opened again."""
 import errno
 
 import pytest
@@ -47,7 +47,7 @@ def test_a_failed_write_adopts_nothing_and_takes_the_log_offline(open_log, parti
 
 
 def test_a_failed_row_of_the_transaction_index_takes_its_marker_back(open_log):
-    """A reader that found an ABORT marker without its row would return the aborted data."""
+    """Otherwise a reader would find an ABORT marker without its index row, and return the aborted data."""
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
@@ -80,8 +80,9 @@ def test_a_failed_sync_takes_the_log_offline_and_is_not_tried_again(open_log, fi
 
 
 def test_whatever_change_fails_first_what_was_flushed_is_there_again(open_log, tmp_path):
-    """The scenario runs once for each of its changes of the disk. That change and all later ones fail, then the
-    directory is opened again."""
+    """The scenario runs once for each of its changes of the disk. In each run, this change and all later changes fail.
+    Then the directory is opened again.
+    """
     number = 0
     while True:
         name = f'topic-{number}'

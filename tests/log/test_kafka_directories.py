@@ -1,4 +1,4 @@
-"""Directories that Apache Kafka brokers wrote are read completely and without findings."""
+"""Directories written by Apache Kafka brokers are read completely, and a check has no findings."""
 import os
 import pathlib
 import shutil
@@ -65,7 +65,7 @@ def test_every_partition_is_read_and_stays_sound(directories, clean):
 
 
 def read_everything(log):
-    """Return the bytes of all batches, the rows of the transaction index and the end offsets."""
+    """Return the bytes of all batches, the rows of the transaction index, and the end offsets of the log."""
     batches = []
     for header, batch in log.batches():
         check_crc(batch, header)

@@ -1,7 +1,5 @@
-"""Snapshots of many producers are encoded and written in parts, during appends. Each snapshot has the state at its
-offset.
-
-Times are processor times of this thread, so the load of the machine does not count.
+"""Snapshots of many producers are encoded and written in parts, while appends continue. Each snapshot has the state at
+its offset. The tests measure the processor time of their thread, so other load on the machine has no effect.
 """
 import errno
 import gc
@@ -23,11 +21,11 @@ from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION, ProducerStat
 
 LONGEST_TURN_S = 0.010
 SEVERAL_PARTS = 3_000
-"""The number of producers of a snapshot that is encoded in several parts and written in two."""
+"""A number of producers for which a snapshot is encoded in several parts and written in two parts."""
 
 
 class Works:
-    """The long work of a log. Each tick runs one part of each work."""
+    """The long work of a log, as a list of generators. Each tick runs one part of each generator."""
 
     def __init__(self):
         self.long_work = LongWork(Timers(ManualClock()), slice_us=0)
@@ -39,7 +37,7 @@ class Works:
         self.long_work.run_slice()
 
     def finish(self):
-        """Run all works to their end. Return the number of ticks."""
+        """Run all generators to their end. Return the number of ticks."""
         ticks = 0
         while len(self.long_work):
             self.tick()
@@ -57,7 +55,7 @@ def append(log, producer_id, sequence=0, **fields):
 
 
 def crowded(open_log, works, producers=SEVERAL_PARTS, **options):
-    """Return a log with one batch and the state of many producers, as an earlier segment might have left it."""
+    """Return a log with one batch and the state of many producers, like a log whose older segments were deleted."""
     log = open_log(start_work=works.start, **options)
     append(log, 0)
     log.flush()
@@ -66,7 +64,7 @@ def crowded(open_log, works, producers=SEVERAL_PARTS, **options):
 
 
 def full(open_log, works, **options):
-    """Return a log with a batch of each of many producers."""
+    """Return a log with many producers, each of which has written one batch."""
     log = open_log(start_work=works.start, **options)
     for producer_id in range(SEVERAL_PARTS):
         append(log, producer_id)
@@ -88,8 +86,9 @@ def temporary_files(log):
 
 
 def test_a_roll_with_as_many_producers_as_a_partition_may_have_takes_no_long_turn(open_log, works):
-    """Once, a roll encoded all producers in one part, and a sync wrote them. This took 17 to 28 ms on a busy
-    machine."""
+    """Once, a roll encoded all producers in one part, and the next sync wrote the whole snapshot. This took 17 to 28 ms
+    on a busy machine.
+    """
     log = crowded(open_log, works, MOST_PRODUCERS_OF_PARTITION)
     longest_s = 0.0
 
@@ -178,7 +177,7 @@ def test_producers_that_expire_while_a_snapshot_is_encoded_are_in_it(open_log, w
 
 
 def test_a_segment_that_is_closed_before_the_last_snapshot_is_encoded_has_none(open_log, works):
-    """An opening uses the newest existing snapshot and the batches after it."""
+    """The next opening then uses an older snapshot and the batches after it."""
     log = crowded(open_log, works)
     for sequence in range(1, 4):
         append(log, 0, sequence)
@@ -220,7 +219,7 @@ def test_a_crash_before_a_snapshot_exists_costs_nothing_but_time(open_log, works
 
 @pytest.mark.parametrize('seed', range(4))
 def test_a_power_cut_while_a_snapshot_is_written_leaves_no_part_of_it(open_log, works, tmp_path, seed):
-    """The machine stops before the first part, after each part and after the rename."""
+    """The power fails before the first part is written, after each part, and after the rename."""
     fs = FreezingFileSystem(tmp_path)
     log = full(open_log, works, file_system=fs)
     expected = producers_of(log.producer_state)

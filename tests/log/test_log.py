@@ -1,4 +1,4 @@
-"""A log: append, read, roll, close, open."""
+"""Appending to, reading, rolling, closing and opening a log."""
 import os
 
 import pytest
@@ -10,7 +10,7 @@ from kbroker.record.batch import iter_batches, read_header
 
 
 def read_all(log, max_bytes=10_000):
-    """Return (header, batch) of all batches that consecutive reads return."""
+    """Read the whole log in consecutive reads. Return a list of (header, batch)."""
     found = []
     offset = log.log_start_offset
     while (piece := log.read(offset, max_bytes, log.log_end_offset, True)) is not None:

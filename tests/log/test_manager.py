@@ -1,4 +1,4 @@
-"""A log directory: lock, listing, checkpoints, intervals, clean stop."""
+"""The manager of a log directory: its lock, the list of partitions, checkpoints, periodic work and the clean stop."""
 import errno
 import os
 import subprocess
@@ -192,7 +192,9 @@ def test_another_topic_of_the_same_name_is_distinguished_by_its_id(open_manager,
 
 @pytest.mark.parametrize('length', [0, 1, 15, 21, 22, 42])
 def test_torn_partition_metadata_counts_as_none(tmp_path, length):
-    """Once, a power cut before the flush of a new partition left half of the topic id, and the broker did not start."""
+    """Once, a power cut before the first flush of a new partition left half of the topic id, and the broker did not
+    start.
+    """
     whole = b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw'
     for content in (whole[:length], whole[:length] + bytes(43 - length)):
         (tmp_path / 'partition.metadata').write_bytes(content)
@@ -228,7 +230,9 @@ def high_watermarks_in(tmp_path):
 
 
 def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tmp_path, clock, timers):
-    """Once, on a busy disk, the sync of a checkpoint blocked the loop for tens of milliseconds every five seconds."""
+    """Once, on a busy disk, the sync of a checkpoint blocked the event loop for tens of milliseconds every five
+    seconds.
+    """
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
     log = manager.create_log('orders', 0, TOPIC_ID, topic())
@@ -242,7 +246,7 @@ def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tm
     assert high_watermarks_in(tmp_path) == '0\n1\norders 0 3\n'
     clock.advance(5_000)
     timers.run_due()
-    assert not disk.jobs       # the checkpoint has these offsets already
+    assert not disk.jobs       # because the checkpoint already has these offsets
     write_and_flush(log)
     clock.advance(5_000)
     timers.run_due()
@@ -255,8 +259,8 @@ def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tm
 @pytest.mark.parametrize('steps', [0, 1])
 def test_a_checkpoint_in_progress_omits_a_topic_that_is_deleted_before_its_end(
         open_manager, tmp_path, clock, timers, steps):
-    """A checkpoint with the deleted topic would let the recovery of a new topic of that name begin at the end of the
-    old one. A checkpoint is synced in two steps, and has its final name after the first.
+    """If a checkpoint had the deleted topic, the recovery of a new topic of the same name would begin at the old
+    topic's end offset. A checkpoint is synced in two steps, and has its final name after the first step.
     """
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
@@ -305,7 +309,7 @@ def test_retention_of_many_logs_yields_after_each(open_manager, clock, timers):
     def left():
         return sum(log.log_start_offset == 0 for log in logs)
 
-    for _ in range(2):      # a second run does not begin before the first has ended
+    for _ in range(2):      # the second call does nothing while the first run lasts
         manager.apply_retention()
         assert (left(), len(long_work)) == (9, 1)
     logs[-1].close(clean=False)
@@ -314,12 +318,12 @@ def test_retention_of_many_logs_yields_after_each(open_manager, clock, timers):
         assert left() == number
     long_work.finish()
     assert left() == 1
-    manager.apply_retention()       # now it begins
+    manager.apply_retention()       # now a second run begins
     assert len(long_work) == 1
 
 
 def test_files_are_removed_by_jobs_and_not_on_the_loop(open_manager, tmp_path, clock, timers):
-    """The kernel takes up to 100 ms to remove one large file."""
+    """The kernel takes up to 100 ms to remove one large file, which would block the event loop."""
     jobs = []
     manager = open_manager(submit=lambda job, done: jobs.append((job, done)))
     logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(40)]
@@ -388,7 +392,7 @@ def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path
 
 
 def test_a_stop_reports_its_progress_log_by_log(open_manager):
-    """A stop of many partitions takes long. Its progress shows a waiting operator that it has not hung."""
+    """A stop with many partitions takes long. Its progress shows the waiting operator that the broker does not hang."""
     manager = open_manager()
     for partition in range(20):
         log = manager.create_log('orders', partition, TOPIC_ID, LogConfig(CONFIG, {}))
@@ -403,8 +407,9 @@ def test_a_stop_reports_its_progress_log_by_log(open_manager):
 
 
 def test_a_sync_that_fails_in_a_stop_keeps_the_recovery_points_of_the_other_logs(open_manager, tmp_path):
-    """Once, the logs that were closed after the failed one got their ends as recovery points. The next start then did
-    not write their unsynced bytes again."""
+    """Once, the logs that were closed after the failed log got their end offsets as recovery points. The next start
+    then did not rewrite the unsynced bytes of these logs.
+    """
     def fail(change, path):
         return errno.EIO if change == 'sync' and path.endswith('orders-0/00000000000000000000.log') else None
 
@@ -444,12 +449,14 @@ def longest_part_s(steps):
 
 
 def test_a_checkpoint_of_fifty_thousand_partitions_is_made_in_small_parts(open_manager):
-    """Once, listing the logs, ending the encoding and comparing it with the file held the loop for 15 ms."""
+    """Once, three parts of a checkpoint blocked the event loop for 15 ms: listing the logs, ending the encoding, and
+    comparing the content with the file.
+    """
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
     for number in range(50_500):
         manager.logs[f'topic-of-many-{number}', 0] = SimpleNamespace(recovery_point=number)
-    for syncs in (1, 0):        # the second time nothing has changed
+    for syncs in (1, 0):        # the second checkpoint has no changes to sync
         assert_within(longest_part_s(manager.recovery_points.replace()), 0.005)
         assert len(disk.jobs) == syncs
         disk.finish_all()

@@ -13,7 +13,9 @@ KEYS = st.lists(st.binary(max_size=20), max_size=200)
     ('size', 'expected'), [(0, 'a3817f04ba25a8e66df67214c7550293'), (1, 'da87c1d86b99af44347659119b22fc45')]
 )
 def test_the_hash_is_siphash_2_4_with_128_bits(size, expected):
-    """The expected values are the first test vectors of SipHash's authors: key 00..0f, input 00 01 02 ..."""
+    """The expected values are the first test vectors of the authors of SipHash: the key is 00..0f, the input 00 01 02
+    ...
+    """
     assert sip_hash_128(bytes(range(16)), bytes(range(size))).hex() == expected
 
 
@@ -44,7 +46,7 @@ def test_a_map_is_no_larger_than_the_keys_that_can_come():
 
 
 def test_two_maps_hash_with_secrets_of_their_own():
-    """A client that could choose colliding keys could make the cleaner drop a record that must stay."""
+    """If a client could choose keys with equal hashes, the cleaner would drop a record that must remain."""
     assert sip_hash_128(b'a' * 16, b'key') != sip_hash_128(b'b' * 16, b'key')
     with pytest.raises(ValueError, match='found a secret of 1 bytes'):
         OffsetMap(100, 0.5, 1, secret=b'a')

@@ -1,4 +1,4 @@
-"""The number of files that logs keep open, and the effects of a lack of descriptors."""
+"""The number of files that logs keep open, and the behaviour when no file descriptor is left."""
 import errno
 import gc
 import os
@@ -14,7 +14,9 @@ from kbroker.log.shortage import SILENCE_MS, shortage
 
 
 class ShortFileSystem(FileSystem):
-    """A file system without a free descriptor while `is_short`, except for files with a suffix in `spared`."""
+    """A file system that has no free descriptor while `is_short` is True. Files with a suffix in `spared` can always be
+    opened.
+    """
 
     is_short = False
     spared: tuple[str, ...] = ()
@@ -34,8 +36,9 @@ class ShortFileSystem(FileSystem):
 
 @pytest.fixture
 def open_files():
-    """Return the open files of this process. `allow(room)` permits `room` open files in addition to those of other
-    tests."""
+    """Return an object that limits the open files of this process. `allow(room)` sets the limit to `room` more files
+    than are open now.
+    """
     files = shared_open_files()
     limit = files.limit
     gc.collect()
@@ -69,7 +72,9 @@ def test_logs_keep_no_more_files_open_than_the_limit(open_log, open_files, tmp_p
 
 
 def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp_path):
-    """The clock algorithm may close the busy file once. Closing files in turn would close it every fourth time."""
+    """The clock algorithm may close the busy file once. If files were closed in turn, the busy file would be closed
+    every fourth time.
+    """
     open_files.allow(4)
     closed = 0
     busy, *idle = open_logs(open_log, 20)
@@ -83,14 +88,15 @@ def test_what_is_used_stays_open_and_what_is_idle_goes(open_log, open_files, tmp
 
 
 def test_a_file_is_not_closed_while_its_sync_is_awaited(open_log, open_files, tmp_path):
-    """The kernel reports a failed background write on the descriptors that are open at that time, but perhaps not on
-    later ones."""
+    """The kernel reports a failed background write on the descriptors that are open at the time of the failure. It may
+    not report it on a descriptor that is opened later.
+    """
     open_files.allow(2)
     logs = open_logs(open_log, 5)
     for log in logs:
         log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert len(descriptors_below(tmp_path)) == 5
-    logs[0].awaits_sync = False     # as with durability `page-cache`
+    logs[0].awaits_sync = False     # as with `kbroker.durability=page-cache`
     for log in logs:
         log.flush()
     open_logs(open_log, 1)[0].append_batch(data_batch(), Origin.CLIENT, 0)
@@ -125,7 +131,7 @@ def short(caplog, clock):
 
 
 def test_without_a_descriptor_the_append_is_refused_and_the_log_stays_online(open_log, short, caplog):
-    """Once, a lack of descriptors took the whole log directory offline, though the disk was fine."""
+    """Once, a lack of file descriptors took the whole log directory offline, although the disk worked."""
     log = open_log(file_system=short)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.segments[0].close_file()

@@ -1,5 +1,6 @@
-"""Files that are larger than a broker writes. A sparse file needs no space on the disk, but reading it would need all
-memory."""
+"""Files that are larger than any file of a broker. Such a sparse file needs no disk space, but reading it whole would
+need all memory.
+"""
 import os
 import subprocess
 import sys

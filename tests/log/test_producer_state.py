@@ -1,4 +1,4 @@
-"""The rules of idempotence and transactions on a partition, through the log that applies them."""
+"""The rules of idempotence and transactions in a partition, tested through the log that applies these rules."""
 import pytest
 from batches import T, data_batch, marker_batch
 from hypothesis import given
@@ -34,7 +34,7 @@ def state_of(log):
 
 
 def refused(call, *args, **kwargs) -> ErrorCode:
-    """Return the code of the error that the call raises. Check that the log has not changed."""
+    """Make a call that must raise KafkaError, and return the code of the error. Check that the log has not changed."""
     log = args[0]
     before = state_of(log)
     with pytest.raises(KafkaError) as raised:
@@ -135,7 +135,8 @@ def test_a_verification_remembers_the_lowest_sequence_so_that_no_gap_can_begin_a
 
 
 def test_a_marker_leaves_the_verification_of_the_next_transaction_alone(open_log):
-    """KAFKA-18654: a client with the raised epoch sends a request before the marker that raises it is written."""
+    """A client may send a request with a raised epoch before the marker that raises the epoch is written (KAFKA-18654).
+    """
     log = open_log()
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)
     guard = log.producer_state.start_verification(1, 1, 0, True, T)
@@ -246,7 +247,9 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
 
 
 def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
-    """Once, the check expected the sequence of a batch that the broker had forgotten. A random test found this."""
+    """Once, the check expected the sequence of a batch that the broker had forgotten with the expired producer. A
+    random test found this fault.
+    """
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     run_to_end(log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1))
@@ -257,9 +260,9 @@ def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_sn
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=60), st.integers(1, 4))
 def test_open_and_completed_transactions_are_those_of_a_simple_model(steps, lag):
-    """Transactions begin and end in any order. The high watermark lags `lag` batches behind."""
+    """Transactions begin and end in any order. The high watermark is `lag` batches below the log end."""
     table = ProducerStateTable()
-    is_open, completed = {}, []         # first offset by producer id; (marker offset, first offset)
+    is_open, completed = {}, []         # {producer id: first offset}; [(marker offset, first offset)]
     for offset, (producer_id, ends) in enumerate(steps):
         if ends:
             batch = marker_batch(producer_id=producer_id, epoch=0, commit=offset % 2 == 0)

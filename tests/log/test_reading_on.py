@@ -1,4 +1,4 @@
-"""Readers that continue at the end of their last slice, and the shortcuts that make this fast."""
+"""Readers that continue where their last slice ended, and the shortcuts that make these reads fast."""
 import random
 
 import pytest
@@ -13,7 +13,7 @@ BATCHES = 300
 
 
 class ColdFile(InterposedFile):
-    """A file that has no pages in the page cache while the file system is cold."""
+    """A file that has no pages in the page cache while `is_cold` of its file system is True."""
 
     def __init__(self, fs, path, create):
         super().__init__(path, create)
@@ -36,7 +36,7 @@ def batch(number):
 
 @pytest.fixture
 def long_log(open_log):
-    """Return a function that opens a log of many batches. The segments do not remember the ends of slices yet."""
+    """Return a function that opens a log with many batches. Its segments have not yet remembered the end of a slice."""
     def long_log(**options):
         log = open_log(segment_bytes=50_000, **options)
         for number in range(BATCHES):
@@ -48,7 +48,7 @@ def long_log(open_log):
 
 
 def read_on(log, offset, max_bytes):
-    """Read a slice. Return (base offset, last offset, bytes) of its batches, and the next offset."""
+    """Read a slice. Return a list of (base offset, last offset, bytes) of its batches, and the next offset to read."""
     piece = log.read(offset, max_bytes, log.log_end_offset, True)
     found = [(header.base_offset, header.last_offset, bytes(data)) for header, data in iter_batches(piece.read())]
     assert sum(len(data) for _, _, data in found) == piece.size_bytes, 'the slice ends within a batch'
@@ -85,7 +85,9 @@ def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
 
 @pytest.mark.parametrize('max_bytes', [1, 700, 5000, 20_000])
 def test_the_end_of_a_slice_is_not_waited_for(long_log, max_bytes):
-    """Once, the loop read the header after the slice. In a cold segment, that header is not in the page cache."""
+    """Once, the event loop read the batch header behind the slice. In a cold segment, this header is not in the page
+    cache, so the loop waited for the disk.
+    """
     fs = ColdFileSystem()
     log = long_log(file_system=fs)
     expected = everything(log)

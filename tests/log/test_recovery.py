@@ -1,6 +1,4 @@
-"""Opening a log after a clean or an unclean stop.
-
-Covers promise 1 of docs/design.md.
+"""Opening a log after a clean or an unclean stop. Covers promise 1 of docs/design.md.
 """
 import logging
 import os
@@ -21,8 +19,9 @@ from kbroker.record.batch import HEADER_BYTES
 from kbroker.wire.crc32c import crc32c
 
 MARKER_VALUE_LENGTH = HEADER_BYTES + 9
-"""The place of the length of a marker's value in its batch: behind the record's length, its attributes, both deltas,
-and the key of four bytes with its length."""
+"""The position in a marker batch at which the length of the marker's value is. In front of it are the record's length,
+attributes, two deltas, and the length and the four bytes of the key.
+"""
 
 
 def fill(log, batches=30, roll_every=10):
@@ -62,7 +61,9 @@ def test_a_torn_tail_is_cut(open_log, tail, caplog):
 
 
 def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(open_log):
-    """If recovery wrote a snapshot, each start after a crash would create a useless file for every partition."""
+    """Recovery itself writes no snapshot, because each start after a crash would then create a useless file for every
+    partition.
+    """
     log = open_log()
     log.append_batch(data_batch(2, producer_id=7, epoch=0, sequence=0), Origin.CLIENT, 0)
     again = end_after_kill(log, open_log)
@@ -74,7 +75,8 @@ def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(o
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log, is_clean):
-    """Once, each of thousands of partitions with a single record had three files, and two were never read."""
+    """Once, each of thousands of partitions with a single record had three files, and two of the three were never read.
+    """
     log = open_log(index_interval_bytes=1000)
 
     def index_files():
@@ -100,7 +102,9 @@ ACKNOWLEDGED, UNKNOWN = 'acknowledged records from offset', 'no checkpoint says 
 
 
 def verdicts(caplog):
-    """Return (level, verdict) of the log messages that report a loss as acknowledged or not."""
+    """Return (level, verdict) of each log message about lost records. The verdict says whether the records were
+    acknowledged.
+    """
     return [(record.levelno, verdict) for record in caplog.records for verdict in (ACKNOWLEDGED, UNKNOWN)
             if verdict in record.message]
 
@@ -151,8 +155,8 @@ def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):
 
 @pytest.mark.parametrize('clean', [True, False], ids=['replayed', 'recovered'])
 def test_a_marker_that_cannot_be_read_is_refused_with_its_place(open_log, clean):
-    """The checksum of the marker is right, so its writer was faulty. Once, this marker ended the start with a
-    NameError."""
+    """The marker has a valid checksum, so its writer was faulty. Once, a start failed at this marker with a NameError.
+    """
     log = open_log()
     fill(log)
     marker = bytearray(marker_batch(commit=True, producer_id=1, epoch=0))
@@ -236,8 +240,9 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
 
 
 def test_leader_epochs_whose_last_digit_a_power_cut_took_are_built_again_from_the_batches(open_log):
-    """The file is renamed before its content is synced. If its end is missing, "5 10" is read as epoch 5 from offset
-    1."""
+    """The file gets its final name before its content is synced. If the file's last digit is missing, the row "5 10" is
+    read as "5 1": epoch 5 begins at offset 1.
+    """
     log = open_log()
     log.append_batch(data_batch(10), Origin.CLIENT, 2)
     log.append_batch(data_batch(), Origin.CLIENT, 5)
@@ -252,12 +257,14 @@ def test_leader_epochs_whose_last_digit_a_power_cut_took_are_built_again_from_th
 
 
 def test_segments_that_a_power_cut_brings_back_have_their_leader_epochs_again(open_log):
-    """Retention had removed the segments and their epochs. Once, the file of epochs was empty after the next start."""
+    """Retention has removed the segments and their epochs before the power cut. Once, the leader epoch file was empty
+    after the next start.
+    """
     log = open_log()
     fill(log)
     log.close(clean=False)
     (Path(log.directory) / LEADER_EPOCH_FILE).write_text('0\n1\n0 40\n')
-    Path(log.segments[-1].path('.log')).write_bytes(b'')    # the cut took the end
+    Path(log.segments[-1].path('.log')).write_bytes(b'')    # the power cut took the last segment's content
     again = open_log(clean_shutdown=False)
     assert again.leader_epochs.rows == [(0, 0)] and again.log_end_offset == 40
     assert not [finding for finding in check_partition(FileSystem(), again.directory) if 'epoch' in finding.message]
@@ -275,7 +282,9 @@ def test_a_log_that_ends_below_its_start_restarts_there(open_log):
 
 
 def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
-    """A killed broker leaves indexes of full size with zeros after the entries. Here the clean mark is set, too."""
+    """A killed broker leaves indexes of full size, with zeros behind the entries. In this test, the clean shutdown mark
+    exists all the same.
+    """
     log = open_log(index_interval_bytes=300)
     fill(log)
     assert os.path.getsize(log.segments[-1].path('.index')) == 10_485_760
@@ -286,8 +295,9 @@ def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
 
 
 def test_damaged_leader_epochs_of_an_empty_log_go(open_log):
-    """Once, a power cut left half a checkpoint of an empty log. No batch caused a new checkpoint, and Kafka refused the
-    old one."""
+    """Once, a power cut left half of an empty log's leader epoch file. No append replaced the file, and Apache Kafka
+    refused to read it.
+    """
     log = open_log()
     log.close(clean=False)
     path = os.path.join(log.directory, 'leader-epoch-checkpoint')
@@ -307,9 +317,8 @@ def test_files_that_a_crash_kept_from_their_final_name_go(open_log):
 
 
 def test_a_segment_is_below_the_recovery_point_when_its_indexes_are_synced_too(open_log):
-    """Once, the power failed after a segment was flushed to its end and then closed.
-
-    The recovery point was at its end, but no flush had synced its time index, which stayed a file of zeros.
+    """Once, the power failed after a segment was flushed to its end and then closed. The recovery point was at the end
+    of the segment, but no flush had synced its time index. The time index remained a file of zeros.
     """
     log = open_log()
     for batches, recovery_point in ((1, 0), (2, 1)):

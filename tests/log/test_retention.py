@@ -1,4 +1,4 @@
-"""Rolling, deleting and swapping segments."""
+"""Rolling, deleting and replacing segments."""
 import os
 from functools import partial
 
@@ -162,7 +162,7 @@ def test_the_greatest_timestamp_of_an_empty_log_is_none(open_log):
 
 
 def clean_first_two(log):
-    """Write a cleaned segment that keeps every second batch of the first two segments."""
+    """Write a cleaned segment with every second batch of the first two segments of the log."""
     fs, old = log.fs, log.segments[:2]
     new = Segment(fs, log.directory, old[0].base_offset, log.config, 0, suffix=CLEANED_SUFFIX)
     kept = [batch for segment in old for number, (_, batch) in enumerate(segment.walk()) if number % 2]
@@ -212,7 +212,7 @@ def test_cleaned_segments_take_the_place_of_old_ones(open_log, clean):
 
 
 def test_a_reader_goes_on_in_the_segment_that_took_the_place_of_its_own(open_log):
-    """The position at which a reader's last slice ended in the old segment is not valid in the new one."""
+    """The file position at which the reader's last slice ended in the old segment is not valid in the new segment."""
     log = three_segments(open_log)
     size = log.segments[0].size_bytes // 4
     end_offset = log.read(0, 2 * size, 12, True).end_offset
@@ -225,7 +225,9 @@ def test_a_reader_goes_on_in_the_segment_that_took_the_place_of_its_own(open_log
 
 
 def test_a_swap_that_a_crash_interrupts_leaves_the_old_or_the_new_segments(open_log, tmp_path):
-    """The swap runs once for each of its changes of the disk. That change and all later ones do not happen."""
+    """The swap runs once for each of its changes of the disk. In each run, this change and all later changes do not
+    happen.
+    """
     outcomes = set()
     number = 0
     while True:
@@ -267,8 +269,8 @@ def test_swap_files_at_or_above_an_incomplete_cleaned_one_go(open_log, fs):
 
 @pytest.mark.parametrize('number', range(1, 4))
 def test_a_kill_within_a_deletion_leaves_no_log_file_without_its_transaction_index(open_log, number):
-    # Once, the index got its suffix before the log file. After a kill between the two renames, aborted records were
-    # readable.
+    # Once, the transaction index was renamed to `.deleted` before the log file. After a kill between the two renames,
+    # aborted records were readable.
     failing = FailingFileSystem()
     log = open_log(file_system=failing)
     append(log, producer_id=1, epoch=0, sequence=0, transactional=True)

@@ -1,4 +1,6 @@
-"""The salvage of a log whose damage was accepted: which batches stay, and what a failure or a power cut leaves."""
+"""The salvage of a log whose damage an operator has accepted: the batches that stay, and the files after a failure or a
+power cut.
+"""
 import os
 import pathlib
 import random
@@ -20,7 +22,7 @@ BATCHES = 8
 
 
 def written(path, batches=BATCHES, value=b'value'):
-    """Write a log of batches of two records each. Return the positions of the batches."""
+    """Write a log file with batches of two records each. Return the file positions of the batches."""
     positions, content = [], b''
     for number in range(batches):
         positions.append(len(content))
@@ -47,7 +49,7 @@ def log_path(tmp_path):
 @pytest.mark.parametrize('number', range(BATCHES - 1))
 @pytest.mark.parametrize('at', [11, 16, 17, 22, 70], ids=['length', 'magic', 'checksum', 'attributes', 'records'])
 def test_a_damaged_batch_goes_and_all_others_stay_at_their_offsets(log_path, number, at, caplog):
-    """Once, accepting the loss of one batch also removed all batches after it."""
+    """Once, when an operator accepted the loss of one batch, all later batches were removed too."""
     positions = written(log_path)
     damage(log_path, positions[number] + at)
     before = log_path.read_bytes()
@@ -63,11 +65,11 @@ def test_a_damaged_batch_goes_and_all_others_stay_at_their_offsets(log_path, num
 @pytest.mark.parametrize('number', range(BATCHES - 1))
 @pytest.mark.parametrize(('at', 'byte'), [(0, 1), (5, 1), (7, 200), (7, 0)])
 def test_a_base_offset_that_contradicts_its_neighbours_is_the_wrong_one(log_path, number, at, byte):
-    """Kafka's checksum does not cover the base offset."""
+    """The checksum of a batch does not cover the base offset, so only the neighbours can show which one is wrong."""
     positions = written(log_path)
     damage(log_path, positions[number] + at, byte)
     if (at, byte) == (7, 0) and number == 0:
-        assert not keep_sound_batches(FileSystem(), str(log_path), 0, None)     # the first one has base offset 0
+        assert not keep_sound_batches(FileSystem(), str(log_path), 0, None)     # the first batch has base offset 0
         return
     assert keep_sound_batches(FileSystem(), str(log_path), 0, None)
     assert offsets(log_path) == [2 * each for each in range(BATCHES) if each != number]
@@ -94,7 +96,7 @@ def test_damage_at_the_end_is_left_to_the_recovery(log_path):
 
 
 def test_a_batch_inside_a_damaged_record_is_no_batch_of_the_log(log_path):
-    """A record may hold the bytes of another log, with valid checksums."""
+    """The value of a record may contain batches with valid checksums, for example a copy of another log."""
     inner = bytes(encode_batch([(1, None, b'inner')], base_offset=3))
     positions = written(log_path, value=inner)
     damage(log_path, positions[1] + 62)
@@ -112,8 +114,8 @@ def test_a_batch_beyond_the_next_segment_goes(log_path):
 # ---- an opening
 
 def partition_with_transactions(open_log):
-    """Return the directory of a log of two segments and three transactions. One transaction is open, and one was
-    aborted."""
+    """Return the directory of a log with two segments and three transactions, of which one is open and one was aborted.
+    """
     log = open_log()
     for producer_id, ending in ((1, True), (2, False), (3, None)):
         log.append_batch(data_batch(2, producer_id=producer_id, epoch=0, sequence=0, transactional=True),

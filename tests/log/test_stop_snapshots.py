@@ -1,4 +1,5 @@
-"""The snapshot of a clean stop: a producer that repeats its batches is recognised, as after a kill."""
+"""The snapshot of a clean stop. After the next start, repeated batches of a producer are recognised, as after a kill.
+"""
 import errno
 import random
 
@@ -18,7 +19,7 @@ from kbroker.log.stop_snapshot import encode_snapshot_at, snapshot_offset
 from kbroker.record.batch import read_header, set_base_offset
 
 FOREVER = 1 << 62
-"""A producer expiration in ms that is long enough for the old batches of these tests."""
+"""A producer expiration in ms. It is longer than the age of the batches in these tests."""
 
 
 def append(log, **batch):
@@ -30,7 +31,9 @@ def end(log, *, commit=True, **marker):
 
 
 def repeated(log, *, sequences=range(5), **producer):
-    """Repeat batches. Return the offset of each batch that the log recognises, or the error."""
+    """Append batches again. For each batch, return its first offset if the log recognises it, None if not, or the code
+    of the error.
+    """
     answers = []
     for sequence in sequences:
         try:
@@ -48,8 +51,9 @@ def _today(clock):
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_five_batches_that_are_repeated_after_a_stop_are_recognised(open_log, is_clean):
-    """Once, after a clean stop the log knew only the last batch. It refused the other four with an error that ends a
-    producer."""
+    """Once, the log knew only the last batch of a producer after a clean stop. It refused the four earlier batches with
+    an error that is fatal for a producer.
+    """
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -75,7 +79,9 @@ def test_the_batches_of_several_producers_are_recognised_after_a_second_clean_st
 
 
 def test_a_producer_without_a_batch_of_late_does_not_move_the_snapshot(open_log):
-    """A start replays a bounded number of bytes. The batches of an idle producer are before these bytes."""
+    """A start replays a bounded number of bytes at the end of the log. The batches of an idle producer are below this
+    range.
+    """
     log = open_log(max_message_bytes=4096)
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -101,8 +107,9 @@ def test_a_start_replays_no_more_bytes_than_five_batches_of_the_greatest_size_ha
 
 
 def test_a_snapshot_that_deleted_records_pass_is_written_again(open_log):
-    """A snapshot below the start of the log is useless, so this stop writes another one. Usually a stop without appends
-    writes none."""
+    """A snapshot below the log start offset is useless, so the stop writes a new one here. Otherwise a stop without
+    appends writes no snapshot.
+    """
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -129,7 +136,9 @@ def test_the_snapshot_of_a_roll_is_kept_if_the_replay_begins_there(open_log):
 
 
 def test_a_damaged_batch_in_the_replayed_part_is_found_by_a_recovery(open_log, caplog):
-    """The replay of a start reads batch headers. The log ends at a header that cannot be read, as at any damage."""
+    """The replay at a start reads only batch headers. If it cannot read a header, the log ends there, as at any other
+    damage.
+    """
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
@@ -196,13 +205,14 @@ def state_of(table):
 
 
 def window_of(table, producer_id):
-    """Return the known batches of a producer. The timestamp of a snapshot may be that of a marker, so it is left out.
+    """Return the batches of a producer that the table knows, without timestamps: the timestamp in a snapshot may be
+    that of a marker.
     """
     return [batch[:3] for batch in table.get(producer_id).batches]
 
 
 def fault_of(found, batches):
-    """Return the fault that `kbroker-check` finds in a snapshot of the end of `batches`."""
+    """Return the fault that `kbroker-check` finds in `found`, a snapshot at the end of `batches`."""
     check = ProducerStateCheck(0, 0, None)
     for batch in batches:
         check.replay(read_header(batch), batch)
@@ -210,7 +220,7 @@ def fault_of(found, batches):
 
 
 class History:
-    """Batches and markers of producers that obey the rules of either version of transactions."""
+    """A random history of batches and markers. The producers obey the rules of transaction version 1 or 2."""
 
     def __init__(self, steps):
         self.batches = []

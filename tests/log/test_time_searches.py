@@ -1,5 +1,6 @@
-"""Searches of a log by time during changes of the log. Short searches run on the loop, long ones one at a time on a
-worker."""
+"""Searches of a log for a timestamp, while the log changes. Short searches run on the event loop. Long searches run on
+a worker, one at a time.
+"""
 from __future__ import annotations
 
 import pytest
@@ -24,7 +25,7 @@ class HeldWorker:
         self.jobs.append((job, done))
 
     def run(self):
-        """Run the oldest job, and report its result."""
+        """Run the oldest job, and pass its result to the job's `done`."""
         job, done = self.jobs.pop(0)
         try:
             result = job()
@@ -34,7 +35,7 @@ class HeldWorker:
 
 
 class Search:
-    """A search in progress."""
+    """A search in progress, and its result when it has ended."""
 
     def __init__(self, work, steps):
         self.error = self.found = None
@@ -62,7 +63,7 @@ def work():
 
 @pytest.fixture
 def begin(work, searches):
-    """Return a function that begins a search of a log."""
+    """Return a function that begins a search of a log and returns a Search."""
 
     def begin(log, timestamp_ms):
         search = Search(work, log.offset_for_timestamp(timestamp_ms, searches))
@@ -74,7 +75,7 @@ def begin(work, searches):
 
 @pytest.fixture
 def run(worker, work):
-    """Return a function that runs the worker's oldest job, and then the loop."""
+    """Return a function that runs the worker's oldest job, and then the long work on the event loop."""
 
     def run():
         worker.run()
@@ -129,7 +130,7 @@ def test_the_greatest_timestamp_is_searched_by_a_worker_too(open_log, work, sear
 
 
 def test_one_search_at_a_time_in_the_order_of_arrival(open_log, begin, worker, run, searches):
-    """Each running search holds an open file and the memory of a codec."""
+    """Only one search may run at a time, because each running search uses an open file and the memory of a codec."""
     log = open_log()
     append(log, T, T + 5)
     several = [begin(log, T + 1) for _ in range(3)]
@@ -176,7 +177,7 @@ def test_records_that_are_deleted_meanwhile_are_not_found(open_log, begin, run):
 
 
 def test_a_search_does_not_chase_a_producer(open_log, begin, run):
-    """A search for a time that no record has comes to an end, although the log grows during the search."""
+    """A search for a timestamp that no record has ends, although a producer appends to the log during the search."""
     log = open_log(index_interval_bytes=1_000_000)
     append(log, T + 5, T + 4)
     log.delete_records(1)
@@ -229,7 +230,9 @@ def test_what_is_not_in_the_page_cache_is_read_by_a_worker(open_log, begin, work
 
 
 def test_the_position_of_a_search_is_found_in_an_index(open_log, begin):
-    """The loop reads at most 64 headers, and the index leads close to the record."""
+    """The event loop reads at most 64 headers of batches. This is enough, because the index leads to a position close
+    to the record.
+    """
     log = open_log(index_interval_bytes=1)
     for number in range(1000):
         append(log, T + number, compression=Compression.NONE)
