@@ -1,4 +1,4 @@
-"""The records that a read_committed consumer receives."""
+"""The filter that decides which records a read_committed consumer receives."""
 
 import pytest
 from hypothesis import given
@@ -109,7 +109,9 @@ def test_a_control_record_without_a_type_is_refused(key):
 
 @st.composite
 def logs(draw):
-    """Generate interleaved transactions of a few producers, and the list of the aborted ones in a broker's order."""
+    """Generate a log with interleaved transactions of a few producers, and the list of its aborted transactions in
+    random order.
+    """
     log, aborted, first_offsets, offset = [], [], {}, draw(st.integers(0, 100))
     for producer_id, kind, records in draw(
         st.lists(st.tuples(st.integers(0, 3), st.sampled_from('dddpac'), st.integers(1, 3)), max_size=40)

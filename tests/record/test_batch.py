@@ -1,6 +1,4 @@
-"""Batch headers and the batch writer, against the golden vectors and the reference.
-
-Covers KIP-534.
+"""Batch headers and the batch writer, compared with the golden vectors and a reference implementation. Covers KIP-534.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Conversion of batches to columns. Damaged fields are never trusted."""
+"""The conversion of batches to columns, also of batches with damaged fields."""
 import random
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def taken(decoder, assembler):
     found = assembler.batch(count, columns)
     try:
         found.validate(full=True)
-    except pa.ArrowInvalid as error:  # the bytes of a header's key are passed to Spark unchanged
+    except pa.ArrowInvalid as error:  # a header's name may not be UTF-8; Spark gets it unchanged
         assert 'Invalid UTF8' in str(error)
     return found
 
@@ -93,7 +93,7 @@ def test_columns_say_what_the_records_say(codec):
 
 @pytest.mark.parametrize('columns', [COLUMNS, ('value',), ()])
 def test_a_damaged_batch_is_refused_or_decoded_and_never_more(columns):
-    """The checksum is valid, so every later check must detect the damage by itself."""
+    """The checksum of the batch is valid, so the later checks must detect the damage without it."""
     chance, refused = random.Random(4711), 0
     fields = [field for field in FIELDS if field.decoded in columns]
     for number in range(MUTATIONS // (1 if columns == COLUMNS else 4)):
@@ -104,7 +104,7 @@ def test_a_damaged_batch_is_refused_or_decoded_and_never_more(columns):
             batch[chance.randrange(len(batch))] = chance.randrange(256)
         if number % 2:
             batch = with_right_crc(batch)
-        assembler = Assembler(fields, 'topic', 0, 'null')    # of the damaged timestamps, some are beyond Spark's
+        assembler = Assembler(fields, 'topic', 0, 'null')    # some damaged timestamps exceed Spark's range
         decoder = ColumnDecoder(assembler.columns, check_crcs=number % 3 != 0, batch_rows=7)
         decoder.feed(batch_of([(T, b'k', b'v', [('h', b'x')])]), BatchFilter())
         try:
@@ -146,7 +146,7 @@ def test_arrow_takes_over_the_buffers_as_they_are():
 
 
 def test_a_returned_buffer_stays_unchanged_while_it_is_referenced():
-    """The decoder reuses the buffers of the call before the last, but only if they are not referenced."""
+    """A `take` reuses the buffers of the second-to-last `take`, but only if nothing refers to them."""
     assembler = Assembler(list(FIELDS), 'topic', 0)
     for keeps in (True, False):
         decoder = ColumnDecoder(assembler.columns)

@@ -1,4 +1,4 @@
-"""The codecs: their framings, tolerated input and refused input.
+"""The compression codecs: their framings, the input that they accept, and the input that they refuse.
 
 Covers KIP-390.
 """
@@ -71,7 +71,7 @@ def test_a_block_that_ends_early_is_refused(codec, sample):
     compressed = compress(codec, SAMPLES[sample])
     for cut in {1, 3, 9, 15, 18, len(compressed) // 2, len(compressed) - 1} & set(range(1, len(compressed))):
         if codec is Compression.SNAPPY and cut == 16:
-            continue  # a header and no block: nothing
+            continue  # a header without a block, which means no data
         assert refusal(codec, compressed[:cut]) is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -137,7 +137,7 @@ def test_a_snappy_piece_longer_than_the_data_is_refused(size):
 
 
 def zstd_frames(data: bytes) -> list[bytes]:
-    """Return two frames with the same data: one that states the size of its content, and one that does not."""
+    """Return two frames with the same data. The first states the size of its content, the second does not."""
     return [zstandard.ZstdCompressor(write_content_size=stated).compress(data) for stated in (True, False)]
 
 
@@ -146,14 +146,14 @@ def test_a_zstd_frame_is_not_given_the_room_that_it_claims():
     for frame in zstd_frames(bytes(size)):
         tracemalloc.start()
         assert refusal(Compression.ZSTD, frame, size - 1) is ErrorCode.MESSAGE_TOO_LARGE
-        # A frame whose stated size is too large is refused at once. Of any other frame, the library decompresses at
-        # most one step beyond the limit.
+        # A frame whose stated size is too large is refused before it is decompressed. Any other frame is decompressed
+        # to at most one step beyond the limit.
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < size + 40 * 1024 * 1024
     stated = bytearray(zstd_frames(b'a' * 1000)[0])
     assert stated[4] & 0xC0 == 0x40  # two bytes of content size follow
-    stated[4] |= 0xC0  # now eight, and the last ones are the former data
+    stated[4] |= 0xC0  # now eight bytes follow; the last six are former data
     tracemalloc.start()
     assert refusal(Compression.ZSTD, bytes(stated), 2**40) is ErrorCode.CORRUPT_MESSAGE
     assert tracemalloc.get_traced_memory()[1] < 1024 * 1024

@@ -1,6 +1,7 @@
-"""The framings of compressed blocks that a producer may choose, and those that are read from a log.
+"""The framings of compressed blocks that are accepted from a producer, and the framings that are read from a log.
 
-The verdicts are those of Apache Kafka, with the exceptions that tests/jvm/test_differential_batches.py names.
+The same framings are accepted and refused by Apache Kafka, except for those that tests/jvm/test_differential_batches.py
+lists.
 """
 import pytest
 from support.messages.framings import CODECS, INDEPENDENT, framings, lz4_blocks, lz4_descriptor

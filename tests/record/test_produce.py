@@ -1,4 +1,4 @@
-"""Validation of producers' batches, and the changes that the broker makes to them."""
+"""The validation of produced batches, and the changes that the broker makes to them."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,9 @@ HOUR_MS = 3_600_000
 
 
 def topic(**settings) -> SimpleNamespace:
-    """Return the settings that LogConfig supplies, with Kafka's defaults."""
+    """Return an object with the topic settings that the validation reads. Settings that are not given have Kafka's
+    defaults.
+    """
     return SimpleNamespace(
         **{
             'max_message_bytes': 1_048_588,
@@ -44,7 +46,7 @@ def some_batch(**fields) -> bytearray:
 
 
 def patched(**fields) -> bytes:
-    """Return a valid batch with some header fields changed, and with a matching CRC."""
+    """Return a valid batch in which some header fields are changed and the CRC matches."""
     batch = reference.decode_batch(bytes(some_batch()))
     for name, value in fields.items():
         setattr(batch, name, value)
@@ -117,7 +119,9 @@ def test_a_batch_that_a_client_may_not_send_is_refused(batch, code):
 
 @pytest.mark.parametrize(('claimed', 'kept'), [(T, T), (T - 5, T - 5), (0, 0), (-7, -1), (T + HOUR_MS, T + HOUR_MS)])
 def test_a_producer_that_claims_log_append_time_chooses_the_maximum_timestamp_alone(claimed, kept):
-    """Like Apache Kafka, the broker treats the claimed time as the time of each record, and clears the bit."""
+    """Like Apache Kafka, the broker validates the claimed append time as the timestamp of each record, and clears the
+    LogAppendTime bit.
+    """
     records = [(T, b'k', b'v'), (T + 2 * HOUR_MS, b'k', b'v')]
     prepared = prepare_produced(encode_batch(records, log_append_time_ms=claimed), DEFAULT, T)
     header = read_header(prepared)

@@ -1,4 +1,4 @@
-"""Records decoded to objects: compared with the reference, and from hostile bytes."""
+"""Decoding records to objects: compared with a reference implementation, and from hostile bytes."""
 
 import aiokafka.record.default_records
 import aiokafka.record.memory_records
@@ -95,7 +95,7 @@ def test_header_keys_that_are_not_utf8_keep_their_bytes():
     assert encode_batch(decode_records(batch), base_timestamp_ms=0)[61:] == raw
 
 
-# kafka-python reads snappy only with one more package.
+# Snappy is missing for kafka-python, because it needs another package to read snappy.
 OTHERS = [(aiokafka, compression) for compression in range(5)] + [(kafka, compression) for compression in (0, 1, 3, 4)]
 
 
@@ -168,8 +168,9 @@ def test_records_that_contradict_themselves_are_refused(records, count, message)
 @pytest.mark.parametrize('length', [-1, -2, -1000, -(2**31)])
 @pytest.mark.parametrize('part', ['key', 'value', 'header'])
 def test_each_length_below_zero_is_read_as_null(part, length):
-    """Kafka writes -1 for null, and reads every negative length as null. A producer's batch with another negative
-    length is refused."""
+    """Kafka writes length -1 for null, and reads every negative length as null. In a produced batch, a negative length
+    other than -1 is refused.
+    """
     batch = batch_of_records([null_record(part, length)], T)
     record = Record(0, T, None if part == 'key' else b'k', None if part == 'value' else b'v',
                     [('h', None)] if part == 'header' else [])

@@ -1,4 +1,6 @@
-"""A search of one batch by time, in pieces of any size, has the same result as decoding all of its records."""
+"""A search of one batch for a timestamp, in pieces of any size, finds the same record as a search of the decoded
+records.
+"""
 from __future__ import annotations
 
 import tracemalloc
@@ -21,7 +23,7 @@ RECORDS = st.lists(st.tuples(st.integers(-(2**40), 2**40), st.none() | st.binary
 
 
 def expected(batch, timestamp_ms, start_offset=0):
-    """Return the result of a search of all decoded records."""
+    """Return the result that a search of the decoded records has."""
     return next(((record.timestamp_ms, record.offset) for record in decode_records(batch)
                  if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset), None)
 
@@ -51,7 +53,7 @@ def test_with_log_append_time_the_first_record_is_found():
 
 
 def with_records(records, count):
-    """Return a batch with these bytes as its records, whose header states `count` records."""
+    """Return a batch that has the bytes `records` as its records. Its header says that it has `count` records."""
     batch = bytearray(batch_of(T, b''))[:FIXED_BYTES]
     batch[8:12] = (FIXED_BYTES - 12 + len(records)).to_bytes(4, 'big')
     batch[57:61] = count.to_bytes(4, 'big', signed=True)
@@ -60,11 +62,11 @@ def with_records(records, count):
 
 @pytest.mark.parametrize('piece_bytes', [1, 3, 65536])
 @pytest.mark.parametrize(('records', 'count'), [
-    (b'', 1),                                               # no record
+    (b'', 1),                                               # no record, but the header says 1
     (b'\x0c\x00\x00\x00\x01\x00', 1),                       # a cut record
-    (b'\x0c\x00\x00\x00\x01\x00\x00', 2),                   # a missing one
-    (b'\x0c\x00\x00\x00\x01\x00\x00\x0c', 1),               # bytes behind the last
-    (b'\x0c\x00\x00\x00\x01\x00\x00', 0),                   # a record too many
+    (b'\x0c\x00\x00\x00\x01\x00\x00', 2),                   # one of two records is missing
+    (b'\x0c\x00\x00\x00\x01\x00\x00\x0c', 1),               # bytes behind the last record
+    (b'\x0c\x00\x00\x00\x01\x00\x00', 0),                   # one record, but the header says 0
     (b'\x0c\x00\x00\x00\x01\x00\x00', -1),
     (b'\x00\x00\x00\x00\x01\x00\x00', 1),                   # a length of 0
     (b'\x01\x00\x00\x00\x01\x00\x00', 1),                   # a length of -1
