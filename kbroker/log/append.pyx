@@ -1,4 +1,4 @@
-"""One append: the struct that travels from the request to the segment, and a Python interface to it."""
+"""The `Append` struct, which carries one append from the request to the segment, and a Python interface for appends."""
 import enum
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -11,14 +11,14 @@ from kbroker.record.batch import CorruptBatchError
 
 
 class Origin(enum.IntEnum):
-    """The origin of an append, which decides which checks of the producer state apply."""
+    """The origin of an append. The producer state chooses its checks by the origin."""
 
     CLIENT = ORIGIN_CLIENT
-    """A Produce request: all checks apply."""
+    """The batch is from a Produce request: all checks apply."""
     COORDINATOR = ORIGIN_COORDINATOR
-    """Transaction markers and rows of internal topics: epochs are checked, but not sequences."""
+    """The batch is a transaction marker, or has rows of an internal topic: epochs are checked, but not sequences."""
     REPLICATION = ORIGIN_REPLICATION
-    """Batches that were read from a log: nothing is checked."""
+    """The batch was read from a log: nothing is checked."""
 
 
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:

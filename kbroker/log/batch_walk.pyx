@@ -94,7 +94,7 @@ cdef class BatchWalk:
 
 
 cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t window_bytes):
-    """Return a walk over the batches of `file` from `position`, where a batch must begin, to `end`."""
+    """Return a walk over the batches of `file` between `position` and `end`. A batch must begin at `position`."""
     cdef BatchWalk walk = BatchWalk.__new__(BatchWalk)
     walk.file = file
     walk.next_position = position

@@ -397,7 +397,7 @@ class PartitionCheck:
         try:
             found.load_snapshot(self._read_snapshot(offset), offset, 0)
         except CorruptLogError as error:
-            # Snapshots are not synced; a broker that opens the log falls back to an older one.
+            # Snapshots are not synced. If a snapshot is torn, a broker that opens the log uses an older one.
             self._warn(name, -1, f'{error}; it is not used', Remedy.WRITE_SNAPSHOT)
             return
         except OSError as error:
@@ -449,6 +449,7 @@ def has_unfinished_swap(names: list[str]) -> bool:
 
 
 def check_partition(fs: FileSystem, directory: str) -> list[Finding]:
-    """Return all findings of a partition directory, in the order of its files. Raise OSError if it cannot be listed.
+    """Return all findings about a partition directory, in the order in which its files are checked. Raise OSError if it
+    cannot be listed.
     """
     return PartitionCheck(fs, directory).run().findings

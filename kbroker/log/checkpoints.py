@@ -224,7 +224,7 @@ class CheckpointFiles:
 
 
 class OffsetCheckpoint:
-    """A checkpoint file, which holds an offset for each log."""
+    """A checkpoint file, which has an offset for each log."""
 
     def __init__(self, files: CheckpointFiles, name: str, found: PartitionOffsets, logs: dict[TopicPartition, Log],
                  offset_of: OffsetOf, long_work: LongWork):
@@ -237,7 +237,7 @@ class OffsetCheckpoint:
         self._offset_of = offset_of
         self._long_work = long_work
         self._stale: set[TopicPartition] = set()
-        """Deleted partitions that the file may still contain."""
+        """The deleted partitions that the file may still contain."""
         self._is_reading = False
 
     def forget(self, key: TopicPartition) -> None:
@@ -251,7 +251,7 @@ class OffsetCheckpoint:
         self._stale.add(key)
 
     def may_contain(self, keys: Iterable[TopicPartition]) -> bool:
-        """Return whether the file may still contain one of these partitions from before its deletion."""
+        """Return whether the file may still contain the row of a deleted partition whose name is in `keys`."""
         return bool(self._stale) and any(key in self._stale for key in keys)
 
     def written(self, log: Log) -> int:

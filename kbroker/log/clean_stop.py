@@ -1,4 +1,4 @@
-"""Ends all logs of a directory at a clean stop: seals, syncs and closes them, and notes them in the inventory."""
+"""Makes a clean stop of all logs in a log directory: seals, syncs and closes the logs, and writes the inventory."""
 import errno
 import logging
 import os
@@ -105,8 +105,8 @@ class CleanStop:
 
 
 def make_missing_indexes(fs: FileSystem, log_directory: str) -> None:
-    """Create an empty offset index for each segment without one in each directory that is out of use (`-delete`,
-    `-stray`, `-future`).
+    """Create the missing offset indexes, without entries, in all directories that are out of use (`-delete`, `-stray`,
+    `-future`).
 
     Apache Kafka loads these directories too, and logs an error for each missing index after a clean stop. The indexes
     are not synced, and an OSError is logged.

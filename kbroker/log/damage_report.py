@@ -40,7 +40,7 @@ REBUILT = ('changed since the last clean stop', 'nothing: the next start rebuild
 
 
 def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
-    """Return the damage that starts have noted. Raise OSError."""
+    """Return the damage in the notes of earlier starts. Raise OSError."""
     try:
         notes = read_notes(fs, log_directory)
     except LogDirectoryError as error:
@@ -91,7 +91,9 @@ def _differences(fs: FileSystem, log_directory: str,
 
 
 def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[TopicPartition, bytes]) -> Past:
-    """Return what the other files of a stopped log directory prove about its metadata log. Raise OSError."""
+    """Return the evidence that the other files of a stopped log directory contain about its metadata log. Raise
+    OSError.
+    """
     try:
         noted, trusted = read_inventory(fs, log_directory), trusted_inventory(fs, log_directory)
     except CorruptLogError:

@@ -54,7 +54,9 @@ cdef class Index:
         free(self.tail)
 
     cdef File open_file(self):
-        """Open the file for one operation. A thousand partitions must not hold thousands of descriptors."""
+        """Open the file for one operation. It does not stay open, because a thousand partitions must not use thousands
+        of file descriptors.
+        """
         return self.fs.open(self.path, True)
 
     cdef int map(self) except -1:
@@ -189,7 +191,7 @@ cdef class Index:
         return 0
 
     cdef int unseal(self) except -1:
-        """Extend the file to its full size, with zeros behind the last entry, so that entries can be added."""
+        """Make the index accept entries again: extend the file to its full size, with zeros behind the last entry."""
         cdef File file = self.open_file()
         self.unmap()
         if file.size() > self.entries * self.entry_bytes:

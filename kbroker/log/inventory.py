@@ -88,7 +88,7 @@ class PartitionNote:
 
 @dataclass
 class Inventory:
-    """The content of the file."""
+    """The content of an inventory file."""
 
     broker_epoch: int
     metadata_end_offset: int
@@ -99,7 +99,7 @@ class Inventory:
     """
 
     def write(self, fs: FileSystem, directory: str) -> None:
-        """Replace the file durably. Raise OSError."""
+        """Replace the inventory file durably. Raise OSError."""
         head = {'version': VERSION, 'brokerEpoch': self.broker_epoch, 'metadataEndOffset': self.metadata_end_offset,
                 'files': self.beside}
         lines = [json.dumps(head, separators=(',', ':')),
@@ -192,7 +192,7 @@ def _checksum(fs: FileSystem, path: str, size_bytes: int) -> int:
 # ---- comparing ----
 
 def compare_beside(fs: FileSystem, directory: str, notes: dict[str, FileNote]) -> list[Damage]:
-    """Return the differences in the files outside partition directories. Raise OSError."""
+    """Return the differences between the files outside partition directories and their notes. Raise OSError."""
     sizes = {name: fs.size(path) for name in notes if fs.exists(path := os.path.join(directory, name))}
     return _compare(fs, directory, notes, sizes)
 

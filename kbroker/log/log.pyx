@@ -215,8 +215,9 @@ cdef class Log(Appender):
         return 0
 
     def make(self) -> None:
-        """Create the directory and the files of a new log, unless they exist. After an OSError the call may be
-        repeated."""
+        """Create the directory and the files of a new log, unless they exist. The caller may repeat the call after an
+        OSError.
+        """
         if self.maker is not None:
             self.unsynced.paths = tuple(self.maker())
             self.fs.open(self.segments.active.path(LOG_SUFFIX), True)
@@ -245,7 +246,7 @@ cdef class Log(Appender):
         return 0
 
     cdef int go_offline(self, str what, error) except -1:
-        """Take the log offline, report the failure, and raise it."""
+        """Take the log offline because of `error`, report the failure, and raise it as KafkaError."""
         failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: {what}: {error}')
         self.take_offline(failure)
         self.options.on_failure(failure)
@@ -437,7 +438,8 @@ cdef class Log(Appender):
     # ---- deletion and compaction ----
 
     def delete_records(self, int64_t offset) -> None:
-        """Move the start of the log up to `offset`. Records below it can no longer be read, and retention deletes them.
+        """Move the start of the log up to `offset`. Records below `offset` can no longer be read, and retention deletes
+        them later.
 
         Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is above the end. The checkpoint of log starts makes the new
         start durable.

@@ -85,7 +85,9 @@ class LogManager:
         self._is_verified = False
         self._has_begun = False
         self._offline: dict[TopicPartition, Log] = {}
-        """Partitions that are out of service because of damage. Their files and checkpoint entries are not changed."""
+        """The partitions that are out of service because of damage. The broker does not change their files and
+        checkpoint rows.
+        """
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._found_ids: dict[TopicPartition, bytes] = {}
         self._long_work = LongWork(timers) if long_work is None else long_work
@@ -425,7 +427,7 @@ class LogManager:
             self._periodic.every(interval_ms, callback)
 
     def apply_retention(self) -> None:
-        """Delete the segments that each topic's retention policy expires."""
+        """Delete the segments that have expired by the retention policies of their topics."""
         self._periodic.visit_all(self._retain)
 
     def _retain(self, log: Log) -> None:
@@ -516,7 +518,7 @@ class LogManager:
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
 
     def _cannot_write(self, name: str, error: OSError) -> None:
-        """Handle a failure to write a checkpoint."""
+        """Handle the failed write of a checkpoint file."""
         if is_shortage(error):
             shortage.refusal(self._clock, f'{name}: cannot be written now', error)
         else:

@@ -33,8 +33,8 @@ def parse_uuid(text: str) -> bytes:
 def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
     """Return the topic id, None if the file is missing or cut short. Raise CorruptLogError.
 
-    A power cut before the first flush of a new partition can cut the file short. The partition then has no acknowledged
-    record.
+    A power cut before the first flush of a new partition can cut the file short. In this case the partition has no
+    acknowledged record.
     """
     path = os.path.join(directory, FILE_NAME)
     try:

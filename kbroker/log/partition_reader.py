@@ -132,7 +132,7 @@ class PartitionReader:
         return next(iter(self.base_offsets()), 0)
 
     def end_offset(self) -> int:
-        """Return the offset of the next record."""
+        """Return the offset that the next appended record gets."""
         return self._attempt(lambda: self._last_segment_end(self.base_offsets()))
 
     def batches(self, start_offset: int = 0, end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -45,7 +45,7 @@ cdef class PendingSnapshots:
         return 0
 
     cdef int mark_synced(self, int64_t offset) except -1:
-        """Write the snapshots up to `offset`, because the log is synced up to there."""
+        """Write the snapshots at or below `offset`, because the log is now synced up to `offset`."""
         for pending in list(self.pending):
             if (<PendingSnapshot>pending).snapshot.offset <= offset:
                 self.write_synced(pending)
@@ -108,7 +108,7 @@ cdef class PendingSnapshots:
         return 0
 
     cdef int drop_at(self, set offsets) except -1:
-        """Give up the snapshots at these offsets."""
+        """Give up the snapshots at the given offsets."""
         for pending in list(self.pending):
             if (<PendingSnapshot>pending).snapshot.offset in offsets:
                 self.give_up(pending)

@@ -1,4 +1,4 @@
-"""Periodic work on all logs of a directory."""
+"""Runs periodic work on all logs of a log directory."""
 from collections.abc import Callable, Generator
 
 from kbroker.base.clock import Timers

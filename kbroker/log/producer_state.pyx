@@ -231,7 +231,7 @@ cdef class ProducerStateTable:
                                   self.unstable.stable_offset_without(entry.producer_id, marker_offset))
 
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1:
-        """Adopt an appended batch, whose offsets are final. Only a lack of memory can make this fail."""
+        """Adopt an appended batch, whose offsets are final. This can fail only if memory is exhausted."""
         cdef ProducerEntry entry
         self.end_offset = batch_last_offset(batch) + 1
         if batch.producer_id < 0 or batch.attributes & CONTROL_BIT and marker.kind == NO_MARKER:
@@ -485,7 +485,7 @@ cdef class ProducerSnapshot:
         return 0
 
     cdef int add(self, ProducerEntry entry) except -1:
-        """Encode a producer, unless this snapshot has it already."""
+        """Encode a producer, unless the snapshot already has it."""
         if entry.snapshot_number == self.number:
             return 0
         entry.snapshot_number = self.number

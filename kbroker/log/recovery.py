@@ -87,7 +87,9 @@ class LogOptions:
     does not share.
     """
     removals: Removals | None = None
-    """Removes the files of deleted segments file.delete.delay.ms later. If None, the log removes them at once."""
+    """Removes the files of deleted segments after file.delete.delay.ms. If None, the log removes these files
+    immediately.
+    """
     maker: Callable[[], Iterable[str]] | None = None
     """For a new log, a function that creates its directory, and returns the paths of further files that the first flush
     must sync. The first append or `Log.make` calls it. None for an existing log.
@@ -232,7 +234,7 @@ class Opening:
         return not self.options.clean_shutdown and self.log_start_offset < self.leader_epochs.rows[0][1]
 
     def _find_segments(self, sizes: dict[str, int]) -> list[Segment]:
-        """Return all segments in order, after removing index files without a log."""
+        """Remove the index files that have no `.log` file. Then return all segments, oldest first."""
         by_offset: dict[int, dict[str, int]] = {}
         for name, size_bytes in sizes.items():
             parsed = parse_file_name(name)
@@ -402,8 +404,9 @@ class Opening:
 
     @property
     def only_at_the_end(self) -> bool:
-        """Return whether only the last segment was recovered. Every start after a power cut recovers the last
-        segment."""
+        """Return True if only the last segment was recovered, and the log was not cut. Every start after a power cut
+        recovers at least the last segment.
+        """
         return not self.was_cut and self.recovered == self.segments[-1:]
 
     def rewrite(self) -> None:

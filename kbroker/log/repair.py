@@ -48,7 +48,7 @@ class Step:
 
     @property
     def offset(self) -> int:
-        """The offset in the file's name."""
+        """The offset in the name of `file`."""
         return _offset_of(self.file)
 
     def __lt__(self, other: 'Step') -> bool:

@@ -41,7 +41,7 @@ class Salvage:
     """The number of sound batches behind the first damaged bytes."""
 
     def find(self) -> Salvage:
-        """Read the file. Raise OSError."""
+        """Read the file and determine its sound parts. Return self. Raise OSError."""
         self.size_bytes = self.file.size()
         self._next_offset = self._offset_before_last = self.base_offset
         self._last_position = -1

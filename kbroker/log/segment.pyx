@@ -356,7 +356,7 @@ cdef class Segment:
     # table.
 
     cdef int remember_end(self, const Place *place) except -1:
-        """Remember where a slice ended."""
+        """Remember the place where a slice ended."""
         if self.ends == NULL:
             self.ends = <Place *>calloc(REMEMBERED_ENDS, sizeof(Place))
             if self.ends == NULL:
@@ -450,7 +450,7 @@ cdef class Segment:
             self.expect_end(walk)
 
     def set_next_offset(self, int64_t next_offset) -> None:
-        """Set the end of this segment to the base offset of the next one."""
+        """Set the end of this segment to the base offset of the next segment."""
         self.next_offset = next_offset
 
     def recover(self, ProducerStateTable producers not None, leader_epochs) -> RecoveryResult:
@@ -590,5 +590,5 @@ cdef class Segment:
         return self.fs.modified_ms(self.path(LOG_SUFFIX))
 
     def existing_files(self) -> list[str]:
-        """Return the names of the files of this segment."""
+        """Return the names of this segment's files that exist."""
         return [os.path.basename(self.path(suffix)) for suffix in SEGMENT_SUFFIXES if self.fs.exists(self.path(suffix))]

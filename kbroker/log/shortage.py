@@ -9,13 +9,13 @@ from kbroker.base.errors import ErrorCode, KafkaError
 
 SILENCE_MS = 60_000
 SHORTAGE_PAUSE_MS = 1_000
-"""The delay before a refused operation is retried."""
+"""The delay in ms before a refused operation is retried."""
 
 logger = logging.getLogger(__name__)
 
 
 class Shortage:
-    """Remembers when the shortage was last logged."""
+    """Logs the shortage, and remembers when it was last logged."""
 
     def __init__(self) -> None:
         self._logged_at_ms = 0

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 PART_BYTES = 128 * 1024
 """The number of bytes that one part of long work writes."""
 TEMPORARY_SUFFIX = '.tmp'
-"""The suffix of a snapshot that is not yet complete. Each opening removes such a file."""
+"""The suffix of a snapshot file that is not yet complete. The opening of a log removes files with this suffix."""
 
 
 class ProducerSnapshots:

@@ -5,9 +5,9 @@ the broker stops before the producer receives the answers. To recognize the repe
 all five. Therefore the snapshot's offset is below the last batches of each producer, and the next start replays these
 batches from the log. Apache Kafka opens such a directory in the same way.
 
-The state at the snapshot's offset is derived from the state at the end of the log. Each producer entry has the last
-batches, and `MarkerHistory` has the last markers. A producer is omitted if nothing below the snapshot's offset is known
-about it; the replay adds it.
+The producer state at the snapshot's offset is derived from the state at the end of the log. Each producer entry has the
+last batches, and `MarkerHistory` has the last markers. A producer is omitted if nothing below the snapshot's offset is
+known about it; the replay adds it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

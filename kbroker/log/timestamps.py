@@ -76,7 +76,7 @@ class Searches:
 
 
 INLINE = Searches()
-"""Runs each search in the calling thread."""
+"""A queue that runs each search in the calling thread."""
 
 
 def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:

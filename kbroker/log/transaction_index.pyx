@@ -20,7 +20,7 @@ cdef enum:
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction, and the last stable offset after its marker."""
+    """One aborted transaction, with the last stable offset after its marker."""
 
     producer_id: int
     first_offset: int
@@ -141,12 +141,13 @@ cdef class TransactionIndex:
         return low
 
     cdef bint is_complete(self, int64_t upper_bound_offset) noexcept:
-        """Return whether later segments can have no row that begins below `upper_bound_offset`."""
+        """Return True if no row of a later segment can belong to a transaction that begins below `upper_bound_offset`.
+        """
         return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
-        """Return the rows whose transactions overlap [fetch_offset, upper_bound_offset), and whether later segments can
-        have no further rows for this range.
+        """Return the rows whose transactions overlap [fetch_offset, upper_bound_offset). Also return True if no later
+        segment can have a row for this range.
         """
         cdef Py_ssize_t i
         self.read()
@@ -173,7 +174,7 @@ cdef class TransactionIndex:
         self.count = 0
 
     def check(self) -> None:
-        """Read the file. Raise CorruptLogError if it is damaged."""
+        """Read the index file. Raise CorruptLogError if it is damaged."""
         self.read()
 
     def file(self) -> File:

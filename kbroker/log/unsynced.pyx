@@ -23,20 +23,20 @@ cdef class Unsynced:
         self.paths = ()
 
     cdef int add_rolled(self, object segment, int64_t end_offset, ProducerStateTable producers) except -1:
-        """Add a segment that was closed at `end_offset`, and begin a snapshot of the producers there."""
+        """Add a segment that was closed at `end_offset`, and begin a snapshot of the producers at this offset."""
         self.rolled.append(segment)
         self.names_changed_at = end_offset
         return self.snapshots.add(end_offset, producers)
 
     cdef list files_of_rolled(self):
-        """Return the files to sync before those of the active segment."""
+        """Return the files that must be synced before the files of the active segment."""
         files = []
         for segment in self.rolled:
             files += segment.files_to_sync(sealed=True)
         return files
 
     cdef list files_of_names(self):
-        """Return the files to sync after those of the active segment, directories last."""
+        """Return the files that must be synced after the files of the active segment. Directories are last."""
         if self.names_changed_at < 0:
             return []
         files = [self.leader_epochs.sync_file()] if self.leader_epochs.is_unsynced else []

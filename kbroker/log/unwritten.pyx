@@ -65,7 +65,7 @@ cdef class WriteArena:
 
 
 cdef class UnwrittenTail:
-    """The unwritten bytes at the end of one log, in one segment's file."""
+    """The unwritten bytes at the end of one log. All of them belong in the file of one segment."""
 
     def __dealloc__(self):
         free(self.pieces)

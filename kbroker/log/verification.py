@@ -57,7 +57,7 @@ class Past:
     metadata_end_offset: int
     """The end of the metadata log at an earlier clean stop, 0 if unknown."""
     trace: str | None
-    """The name of an existing file that only a registered broker writes, or None."""
+    """The name of an existing file that only a registered broker can have written, None if there is no such file."""
     is_accepted: bool
     """True if an operator accepted the loss of metadata."""
 

@@ -70,7 +70,9 @@ cdef class AbortFilter(BatchFilter):
         free(self.heap)
 
     cdef int reach(self, int64_t last_offset) except -1:
-        """Move transactions that begin at or below `last_offset` from the heap to `aborting`."""
+        """Remove the transactions that begin at or below `last_offset` from the heap, and add their producers to
+        `aborting`.
+        """
         while self.count > 0 and self.heap[0].first_offset <= last_offset:
             self.aborting.add(self.heap[0].producer_id)
             self.count -= 1

@@ -28,7 +28,7 @@ class CorruptBatchError(KafkaError):
 
 
 cdef class BatchHeader:
-    """The header of a batch, created by `read_header`."""
+    """The header of a batch. `read_header` creates it."""
 
     def __init__(self):
         raise TypeError('a BatchHeader comes from read_header')
@@ -307,7 +307,7 @@ cdef class BatchEncoder:
         self.timestamp_ms = timestamp_ms
 
     def __len__(self):
-        """Return the number of records."""
+        """Return the number of records added so far."""
         return self.records_count
 
     def add(self, bytes value not None):
@@ -358,7 +358,7 @@ cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fie
 
 
 def set_base_offset(batch, int64_t base_offset):
-    """Set the base offset in a writable batch; the CRC does not cover it."""
+    """Set the base offset in a writable batch. The CRC stays valid, because it does not cover this field."""
     cdef Py_buffer view
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:
@@ -370,7 +370,7 @@ def set_base_offset(batch, int64_t base_offset):
 
 
 def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
-    """Set the leader epoch in a writable batch; the CRC does not cover it."""
+    """Set the leader epoch in a writable batch. The CRC stays valid, because it does not cover this field."""
     cdef Py_buffer view
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:

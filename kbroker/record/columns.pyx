@@ -150,7 +150,7 @@ cdef class Column:
         raise NotImplementedError
 
     cdef object taken(self):
-        """Return the buffers of the column, as `ColumnDecoder.take` documents them."""
+        """Return the buffers of the column, in the form that `ColumnDecoder.take` documents."""
         raise NotImplementedError
 
 

@@ -76,7 +76,7 @@ class Output(Protocol):
 
 
 class _Pieces:
-    """An Output that joins its pieces to `bytes`."""
+    """An Output that joins its pieces to one bytes object."""
 
     def __init__(self, max_bytes: int):
         self.pieces: list[bytes] = []

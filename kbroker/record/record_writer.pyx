@@ -161,7 +161,9 @@ cdef tuple checked_pair(pair):
 
 
 cdef bytes header_name(name):
-    """Return the name of a header as bytes. Raise TypeError, and ValueError for bytes that are not UTF-8."""
+    """Return the name of a header as bytes. Raise TypeError if it is neither str nor bytes, and ValueError if it is
+    bytes that are not UTF-8.
+    """
     if isinstance(name, str):
         return name.encode('utf-8', 'surrogateescape')
     if not isinstance(name, bytes):

@@ -86,7 +86,7 @@ cdef OpenFiles open_files = OpenFiles()
 
 
 def shared_open_files() -> OpenFiles:
-    """Return the open files of this process."""
+    """Return the OpenFiles that the whole process shares."""
     return open_files
 
 

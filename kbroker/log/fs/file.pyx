@@ -201,7 +201,7 @@ cdef class File:
             PyBuffer_Release(&view)
 
     def read_at(self, Py_ssize_t size, int64_t position) -> bytes:
-        """Return `size` bytes, or fewer at the end of the file."""
+        """Return `size` bytes at `position`, or fewer at the end of the file."""
         cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
         cdef int64_t got = self.pread(<uint8_t *>PyBytes_AS_STRING(data), size, position)
         return data if got == size else data[:got]
@@ -283,7 +283,8 @@ cdef class Directory(File):
 
 
 cdef class WholeFileSystem(Directory):
-    """The file system that holds a directory. `sync` makes durable everything written to it."""
+    """The file system that contains a directory. `sync` makes everything durable that was written to this file system.
+    """
 
     cdef int fdatasync(self) except -1:
         cdef int result, code

@@ -83,7 +83,7 @@ class FileSystem:
             return {entry.name: entry.stat().st_size if _is_file(entry) else NO_FILE for entry in entries}
 
     def kind(self, path: str) -> str:
-        """Return in words what a path names: 'a file', 'a directory', 'a named pipe'."""
+        """Return the kind of the file at `path` in words, for example 'a file', 'a directory' or 'a named pipe'."""
         try:
             mode = os.stat(path).st_mode
         except OSError:
@@ -102,7 +102,7 @@ class FileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes an unprivileged process can still write in this file system."""
+        """Return how many bytes an unprivileged process can still write to the file system that contains `path`."""
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
