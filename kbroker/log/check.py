@@ -236,7 +236,7 @@ class PartitionCheck:
             return
         if size_bytes > LARGEST_SEGMENT_BYTES:
             self._error(name, -1, f'found {size_bytes} bytes, expected at most {LARGEST_SEGMENT_BYTES}')
-        may_have_none = is_last and self.recovered_from is not None     # made by the first entry or a clean stop
+        may_have_none = is_last and self.recovered_from is not None     # the first entry or a clean stop creates it
         self._end_indexes(indexes, is_needed=size_bytes > 0 and not may_have_none)
         self._check_transaction_index(base_offset)
         self.is_recovered = False

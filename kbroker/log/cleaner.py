@@ -2,10 +2,11 @@
 
 Every log.cleaner.backoff.ms, the cleaner cleans the logs with the largest dirty parts. A cleaning first reads the dirty
 part to find the last offset of each key. Then it rewrites all segments up to the end of the read part without obsolete
-records, and merges small segments. A worker thread reads and writes files, in jobs of bounded size. The event loop
-chooses the logs, and swaps the new segments in. A job receives files that do not change, and facts that were collected
-when the cleaning started. These facts stay valid: a record that could be dropped at the start can also be dropped
-later.
+records, and merges small segments.
+
+A worker thread reads and writes files, in jobs of bounded size. The event loop chooses the logs, and swaps the new
+segments in. A job receives files that do not change, and facts that were collected when the cleaning started. These
+facts stay valid: a record that could be dropped at the start can also be dropped later.
 """
 import contextlib
 import heapq
@@ -311,8 +312,8 @@ class Cleaner:
     def _write_recovery_point(self, log: Log) -> Steps:
         """Wait until the checkpoint file has the recovery point of a log. One write of the file serves many logs.
 
-        Cleaning can leave a gap at the end of a segment. If the segment is above the recovery point, recovery takes
-        such a gap for data lost in a power cut.
+        Cleaning can leave a gap at the end of a segment. If the segment is above the recovery point, recovery treats
+        the gap as data lost in a power cut.
         """
         recovery_point, wait_ms = log.recovery_point, 0
         while self._logs.recovery_points.written(log) < recovery_point:

@@ -46,7 +46,7 @@ class DamageNote:
     row: str = ''
     """The partition's row in the inventory, '' if it had no row."""
     expected_end_offset: int = 0
-    """The end offset that the log must at least have. It is used if `row` is ''."""
+    """The lowest end offset that the log may have. It is used only if `row` is ''."""
 
     def encode(self) -> str:
         return json.dumps({'topic': self.key[0], 'partition': self.key[1], 'state': self.state.value,

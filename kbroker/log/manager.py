@@ -213,7 +213,7 @@ class LogManager:
             removals=self.removals, start_work=self._long_work.start, on_failure=self.fail)
 
     def _expected_end_offset(self, key: TopicPartition) -> int:
-        """Return the end offset that the log must at least have, according to the checkpoints and the inventory."""
+        """Return the lowest end offset that a log may have, according to the checkpoints and the inventory."""
         in_checkpoints = max(self.recovery_points.found.get(key, 0), self.high_watermarks.found.get(key, 0))
         if self.clean_shutdown:
             in_checkpoints = max(in_checkpoints, self.start_offsets.found.get(key, 0))

@@ -291,7 +291,7 @@ cdef class ProducerStateTable:
             return None
         verification = self.verifications.get(producer_id)
         if verification is None:
-            if len(self.verifications) >= MOST_VERIFICATIONS:       # the oldest's append is refused, its client aborts
+            if len(self.verifications) >= MOST_VERIFICATIONS:       # the append of the oldest is refused
                 del self.verifications[next(iter(self.verifications))]
             verification = Verification.__new__(Verification)
             verification.producer_epoch = producer_epoch

@@ -489,7 +489,7 @@ cdef class Segment:
             producers.adopt(&walk.fields, &marker)
             self.adopt(&walk.fields, batch_size_bytes(&walk.fields))
             batches += 1
-        self.forget()   # read batches may have gaps (compaction); batches of this process have none
+        self.forget()   # batches in the file may have gaps; appends of this process leave none
         return RecoveryResult(batches, walk.position, file_bytes, damage,
                               -1 if damage is None else find_batch(self.file(), walk.position + 1, file_bytes))
 

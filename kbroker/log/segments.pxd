@@ -22,8 +22,8 @@ cdef class Segments:
     cdef str directory
     cdef object clock
     cdef object config
-    cdef list all                       # oldest first
-    cdef readonly Segment active        # the last one
+    cdef list all                       # all segments, oldest first
+    cdef readonly Segment active        # the last segment
     cdef int64_t segment_bytes
     cdef int64_t segment_ms
 

@@ -103,7 +103,7 @@ cdef class UnwrittenTail:
             self.write()
         if self.count == 0:
             file.get()
-            file.awaits_sync = True         # keeps the descriptor
+            file.awaits_sync = True         # keeps the descriptor open
             self.file = file
             self.position = position
         if self.pieces == NULL:

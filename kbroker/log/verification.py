@@ -278,7 +278,7 @@ class Verification:
         return [self.notes[key] for key in sorted(self._keys_in(State.OFFLINE))]
 
     def expected_end_offset(self, key: TopicPartition, in_checkpoints: int) -> int:
-        """Return the end offset that the log of a partition must at least have.
+        """Return the lowest end offset that the log of a partition may have.
 
         `in_checkpoints` is the offset according to the checkpoints. It is used only if the partition's files were not
         compared with a note.

@@ -418,7 +418,7 @@ cdef class ColumnDecoder:
     cdef Py_ssize_t max_decompressed_bytes
     cdef readonly Py_ssize_t rows
     cdef readonly int64_t next_offset
-    cdef readonly Py_ssize_t position   # of the last batch read, even if it is damaged
+    cdef readonly Py_ssize_t position   # the position of the last batch read, even if damaged
     cdef readonly int64_t hidden_batches
     cdef bint is_taken                  # True if the buffers belong to the last `take`
 

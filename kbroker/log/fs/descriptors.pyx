@@ -11,7 +11,7 @@ from posix.unistd cimport fdatasync as c_fdatasync, fsync as c_fsync
 
 cdef enum:
     RELEASED_AT_ONCE = 64
-    FILES_SHARE = 3             # of DESCRIPTORS_SHARES equal shares: the part for files
+    FILES_SHARE = 3             # files may use this many of DESCRIPTORS_SHARES equal shares
     DESCRIPTORS_SHARES = 4
 
 

@@ -258,7 +258,7 @@ cdef class File:
         earlier write to the next sync of the file, even if another process made the write.
         """
         with nogil:
-            sync_file_range(self.descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)     # this reports errors, too
+            sync_file_range(self.descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)     # like fsync, reports errors
 
     def resize(self, int64_t size) -> None:
         self.truncate(size)
