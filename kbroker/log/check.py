@@ -126,7 +126,7 @@ class PartitionCheck:
     point.
     """
     is_metadata: bool = False
-    """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
+    """True for `__cluster_metadata-0`, where indexes may be missing, and other kinds of files may exist."""
     log_start_offset: int = 0
     """The first readable offset. It matters only if it is above the base offset of the first segment."""
     acknowledged_offset: int = 0

@@ -78,7 +78,7 @@ def parse_number(path: str, text: str) -> int:
 
 
 def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Return {(topic, partition): offset}. Raise CorruptLogError."""
+    """Return {(topic, partition): offset} from a checkpoint file. Raise CorruptLogError if the file is damaged."""
     path = os.path.join(directory, name)
     return {(topic, parse_number(path, partition)): parse_number(path, offset)
             for topic, partition, offset in read_rows(fs, path, 3)}

@@ -66,7 +66,7 @@ class LogOptions:
     high_watermark: int = 0
     """The offset below which everything was acknowledged, according to the checkpoint of high watermarks."""
     clean_shutdown: bool = True
-    """If False, the opening reads segments above the recovery point completely."""
+    """True after a clean stop. Otherwise the opening reads segments above the recovery point completely."""
     expected_end_offset: int = 0
     """After a clean stop, the opening raises CorruptLogError for a log that ends below this offset."""
     distrusted: frozenset[str] = frozenset()
@@ -83,12 +83,12 @@ class LogOptions:
     """If True, the recovered bytes are durable only after `Log.finish_recovery`. Otherwise the opening syncs them."""
     producer_expiration_ms: int = 86400000
     producer_room: ProducerRoom | None = None
-    """The bound on the number of producers that this log shares with other logs. If None, the log has a bound that it
-    does not share.
+    """The bound on the number of producers, which this log shares with other logs. If None, the log has a separate
+    bound.
     """
     removals: Removals | None = None
-    """Removes the files of deleted segments after file.delete.delay.ms. If None, the log removes these files
-    immediately.
+    """An object that removes the files of deleted segments after file.delete.delay.ms. If None, the log removes these
+    files immediately.
     """
     maker: Callable[[], Iterable[str]] | None = None
     """For a new log, a function that creates its directory, and returns the paths of further files that the first flush

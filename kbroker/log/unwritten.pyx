@@ -25,7 +25,9 @@ cdef enum:
 
 
 cdef class WriteArena:
-    """Memory for the unwritten bytes of all logs of a broker, and the number of the current tick."""
+    """Memory that all logs of a broker share for their unwritten bytes. The arena also has the number of the current
+    tick.
+    """
 
     def __cinit__(self):
         self.memory = <uint8_t *>malloc(ARENA_BYTES)

@@ -39,7 +39,7 @@ cdef class InterposedFile(File):
         """
 
     def cached_bytes(self, size: int, position: int) -> int:
-        """Return how many of the `size` bytes at `position` `pread_cached` must treat as cached."""
+        """Return the number of bytes at `position`, up to `size`, that reads must treat as being in the page cache."""
         return size
 
     def on_truncate(self, size: int) -> None:
