@@ -262,9 +262,9 @@ STOPPED = {
 @pytest.mark.parametrize('to_group', [False, True], ids=['alone', 'with all it started'])
 @pytest.mark.parametrize('bench', STOPPED)
 def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_group, tmp_path):
-    """`timeout` and Ctrl-C send the signal to a whole group of processes. In an earlier version, the bench then sent
-    topic deletions to brokers that had ended, and waited five minutes for the answers. It handled the error instead of
-    the signal, and started the next broker.
+    """`timeout` and Ctrl-C signal the whole process group, so the brokers end together with the bench. An earlier
+    version of the bench still sent topic deletions to the brokers, and waited five minutes for the answers. Then it took
+    the timeout for a failed measurement and started the next broker, instead of stopping.
     """
     temporary = tmp_path / 'temporary'
     temporary.mkdir()

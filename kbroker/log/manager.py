@@ -526,7 +526,10 @@ class LogManager:
 
 
 def _rewrite(recovered: list[Log]) -> None:
-    """Rewrite all recovered data that the disk may lack. Raise OSError, CorruptLogError."""
+    """Write the recovered data of these logs again, because it may be in the page cache but not on the disk.
+
+    Raise OSError, or CorruptLogError if the data has changed since the recovery.
+    """
     for log in recovered:
         if log.recovery is not None:
             log.recovery.rewrite()

@@ -181,7 +181,7 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
     """Raise DirectoryRefusedError if the metadata has another owner than this node, or contains a feature that this
     broker does not support.
 
-    If the log has no metadata.version yet, `bootstrap` has its first records.
+    `bootstrap` contains the records that this broker will write first if the log has no metadata.version yet.
     """
     if properties.node_id != node_id:
         raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '

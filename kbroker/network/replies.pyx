@@ -85,7 +85,7 @@ cdef class ReplyQueue:
         return self.next_reply + self.unanswered - 1
 
     cdef bint is_answered(self, int64_t sequence) except -1:
-        """Return whether a request, which was served, has its reply."""
+        """Return whether the handler of a served request has given its reply."""
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
     cdef int put(self, int64_t sequence, object segments) except -1:

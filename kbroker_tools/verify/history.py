@@ -67,8 +67,8 @@ class Delivery(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The records that a member of a share group accepted or rejected. `settled` has the partition and the offset of
-    each record, one after the other."""
+    """The records that a member of a share group accepted or rejected. `settled` is a flat sequence: the
+    partition and the offset of the first record, those of the second record, and so on."""
 
     sharer: int
     begin: int

@@ -127,11 +127,11 @@ class GroupSide(Side):
             self.await_coordinator({self.topic(name): GROWN[name]})
 
     def await_coordinator(self, counts: Mapping[str, int | None]) -> None:
-        """Wait until the coordinator of the group knows topics with these numbers of partitions. None allows any
+        """Wait until the group's coordinator knows each of these topics with its number of partitions. None allows any
         number.
 
-        Kafka's coordinator learns of a change after Metadata shows it. The function therefore joins a consumer to a new
-        group of the same coordinator: the coordinator assigns to it the partitions that it knows.
+        Kafka's coordinator may learn of a change later than Metadata shows it. To see the partitions that the
+        coordinator knows, a consumer joins a new group on the same coordinator, which assigns all of them to it.
         """
         def is_known() -> bool:
             fields = dict(group_id=self.looking_group(), member_id='looks')

@@ -195,7 +195,8 @@ def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
 
 
 def test_state_that_begins_inside_a_transaction_does_not_outlive_its_marker(directory, tmp_path):
-    """Once, a snapshot between a transaction's data and its marker was kept when the marker was removed.
+    """In an earlier version, a snapshot between a transaction's data and its marker was kept when the marker was
+    removed.
 
     A start after a crash loaded that snapshot, and the transaction stayed open forever.
     """
@@ -419,7 +420,7 @@ def open_dirty(directory, count):
 
 
 def test_logs_are_chosen_in_parts(directory):
-    """Once, choosing among 10,000 cleaned logs blocked the event loop for more than a second."""
+    """In an earlier version, choosing among 10,000 cleaned logs blocked the event loop for more than a second."""
     logs = open_dirty(directory, 3 * LOGS_AT_ONCE)
     directory.cleaner._submit, _, jobs = later(directory)
     examined, parts = [], []
@@ -579,7 +580,8 @@ def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, capl
 @pytest.mark.parametrize(('source', 'expected'), [
     ('.log', [(1, 'a', '2')]), ('.log.cleaned', [(0, 'a', '1'), (1, 'a', '2')])])
 def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_ends_it(tmp_path, source, expected):
-    """Once, the cleaned log file was removed after a failed swap, and the old log file got the new indexes."""
+    """In an earlier version, the cleaned log file was removed after a failed swap, and the old log file got the new
+    indexes."""
     directory = DirectoryWithCleaner(tmp_path / 'data', fs := FailingFileSystem())
     directory.cleaner.start()
     log = directory.open()

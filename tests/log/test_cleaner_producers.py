@@ -11,7 +11,8 @@ MOST_TURNS = 1_000
 
 
 def test_a_cleaning_looks_at_the_producers_in_parts(tmp_path):
-    """Once, a cleaning listed the last records of 100,000 producers in one part, which took 50 ms of processor time."""
+    """In an earlier version, a cleaning listed the last records of 100,000 producers in one part, which took 50 ms of
+    processor time."""
     directory = DirectoryWithCleaner(tmp_path / 'data')
     directory.cleaner.start()
     log = directory.open()

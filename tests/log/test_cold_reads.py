@@ -59,7 +59,7 @@ def test_warming_stops_at_the_end_of_the_file(path):
 
 
 def test_a_file_system_that_cannot_tell_what_is_cached_is_asked_once():
-    """Once, each read repeated a system call that the file system refuses."""
+    """In an earlier version, each read repeated a system call that the file system refuses."""
     file = ReadOnlyFile('/proc/self/limits')
     assert not file.always_waits
     limits = file.read_at(10_000, 0)

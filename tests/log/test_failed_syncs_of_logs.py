@@ -226,9 +226,8 @@ def ends_after_a_power_cut(disk, tmp_path):
 
 
 def test_an_error_of_earlier_writes_does_not_end_the_start_of_many_logs(killed, tmp_path, caplog):
-    """Once, the sync of the whole file system reported an error of earlier writes, and only a second start of the
-    broker succeeded.
-    """
+    """In an earlier version, the sync of the whole file system reported an error of earlier writes, and only a second
+    start of the broker succeeded."""
     disk, start = killed
     disk.write_back_in_vain()
     manager, _ = start(disk)
@@ -265,10 +264,9 @@ def test_a_start_of_many_logs_ends_when_the_disk_keeps_failing(killed, tmp_path)
 
 
 def test_a_start_that_makes_a_missing_partition_forgets_the_offsets_of_an_earlier_topic(open_manager, tmp_path):
-    """Once, a broker was killed after it had created a topic and before it had created the topic's directory. The
-    checkpoints still had the offsets of a deleted topic of the same name, and the next start treated the new records as
-    deleted.
-    """
+    """In an earlier version, a broker was killed after it had created a topic and before it had created the topic's
+    directory. The checkpoints still had the offsets of a deleted topic of the same name, and the next start treated the
+    new records as deleted."""
     manager = open_manager(FileSystem())
     log = manager.create_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {}))
     append(log, 9)

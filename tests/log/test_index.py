@@ -71,9 +71,8 @@ def test_an_offset_index_that_cannot_be_one_is_found_out(tmp_path, content):
 
 
 def test_a_negative_position_or_offset_in_the_middle_of_an_index_is_named(tmp_path):
-    """Once, the index returned position -1, which means an error, without an exception. A fetch at this offset failed
-    with a SystemError.
-    """
+    """In an earlier version, the index returned position -1, which means an error, without an exception. A fetch at
+    this offset failed with a SystemError."""
     for kind, entry in ((OffsetIndex, struct.Struct('>ii')), (TimeIndex, struct.Struct('>qi'))):
         path = tmp_path / kind.__name__
         path.write_bytes(entry.pack(10, 4000) + entry.pack(20, -1) + entry.pack(30, 12000))
@@ -111,9 +110,8 @@ def test_collecting_aborted_transactions_stops_when_no_later_row_can_touch_the_r
 
 
 def test_a_time_index_of_zeros_is_found_out(tmp_path):
-    """Once, a power cut undid the trimming of a rolled segment's index. The zeros in it were read as entries with
-    timestamp 0 (1970).
-    """
+    """In an earlier version, a power cut undid the trimming of a rolled segment's index. The zeros in it were read as
+    entries with timestamp 0 (1970)."""
     (tmp_path / 'x.timeindex').write_bytes(b'\0' * 120)
     with pytest.raises(CorruptLogError):
         TimeIndex(FileSystem(), str(tmp_path / 'x.timeindex'), 0, FULL_BYTES, file_bytes=120).check()

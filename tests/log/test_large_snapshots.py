@@ -86,9 +86,8 @@ def temporary_files(log):
 
 
 def test_a_roll_with_as_many_producers_as_a_partition_may_have_takes_no_long_turn(open_log, works):
-    """Once, a roll encoded all producers in one part, and the next sync wrote the whole snapshot. This took 17 to 28 ms
-    on a busy machine.
-    """
+    """In an earlier version, a roll encoded all producers in one part, and the next sync wrote the whole snapshot. This
+    took 17 to 28 ms on a busy machine."""
     log = crowded(open_log, works, MOST_PRODUCERS_OF_PARTITION)
     longest_s = 0.0
 
@@ -120,8 +119,8 @@ def large_lists():
 
 
 def test_the_garbage_collector_has_no_list_of_producers_to_search(open_log, works):
-    """Once, each snapshot listed its producers. After a request that rolled ten logs, the lists had a million entries,
-    and each collection of young objects took 20 ms."""
+    """In an earlier version, each snapshot listed its producers. After a request that rolled ten logs, the lists had a
+    million entries, and each collection of young objects took 20 ms."""
     log = crowded(open_log, works)
     append(log, 0, 1)
     before = large_lists()

@@ -192,9 +192,8 @@ def test_another_topic_of_the_same_name_is_distinguished_by_its_id(open_manager,
 
 @pytest.mark.parametrize('length', [0, 1, 15, 21, 22, 42])
 def test_torn_partition_metadata_counts_as_none(tmp_path, length):
-    """Once, a power cut before the first flush of a new partition left half of the topic id, and the broker did not
-    start.
-    """
+    """In an earlier version, a power cut before the first flush of a new partition left half of the topic id, and the
+    broker did not start."""
     whole = b'version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw'
     for content in (whole[:length], whole[:length] + bytes(43 - length)):
         (tmp_path / 'partition.metadata').write_bytes(content)
@@ -230,9 +229,8 @@ def high_watermarks_in(tmp_path):
 
 
 def test_no_request_waits_for_the_sync_of_a_periodic_checkpoint(open_manager, tmp_path, clock, timers):
-    """Once, on a busy disk, the sync of a checkpoint blocked the event loop for tens of milliseconds every five
-    seconds.
-    """
+    """In an earlier version, on a busy disk, the sync of a checkpoint blocked the event loop for tens of milliseconds
+    every five seconds."""
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
     log = manager.create_log('orders', 0, TOPIC_ID, topic())
@@ -296,7 +294,8 @@ def test_a_checkpoint_that_cannot_be_synced_takes_the_directory_offline(open_man
 
 
 def test_retention_of_many_logs_yields_after_each(open_manager, clock, timers):
-    """Once, when segments of ten thousand partitions expired together, the broker served no request for seconds."""
+    """In an earlier version, when segments of ten thousand partitions expired together, the broker served no request
+    for seconds."""
     long_work = StepwiseWork()
     manager = open_manager(long_work=long_work)
     logs = [manager.create_log('orders', number, TOPIC_ID, topic(retention_ms=1000)) for number in range(10)]
@@ -407,9 +406,8 @@ def test_a_stop_reports_its_progress_log_by_log(open_manager):
 
 
 def test_a_sync_that_fails_in_a_stop_keeps_the_recovery_points_of_the_other_logs(open_manager, tmp_path):
-    """Once, the logs that were closed after the failed log got their end offsets as recovery points. The next start
-    then did not rewrite the unsynced bytes of these logs.
-    """
+    """In an earlier version, the logs that were closed after the failed log got their end offsets as recovery points.
+    The next start then did not rewrite the unsynced bytes of these logs."""
     def fail(change, path):
         return errno.EIO if change == 'sync' and path.endswith('orders-0/00000000000000000000.log') else None
 
@@ -449,9 +447,8 @@ def longest_part_s(steps):
 
 
 def test_a_checkpoint_of_fifty_thousand_partitions_is_made_in_small_parts(open_manager):
-    """Once, three parts of a checkpoint blocked the event loop for 15 ms: listing the logs, ending the encoding, and
-    comparing the content with the file.
-    """
+    """In an earlier version, three parts of a checkpoint blocked the event loop for 15 ms: listing the logs, ending the
+    encoding, and comparing the content with the file."""
     disk = HeldDisk(is_held=True)
     manager = open_manager(sync=disk.sync)
     for number in range(50_500):

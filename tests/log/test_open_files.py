@@ -131,7 +131,8 @@ def short(caplog, clock):
 
 
 def test_without_a_descriptor_the_append_is_refused_and_the_log_stays_online(open_log, short, caplog):
-    """Once, a lack of file descriptors took the whole log directory offline, although the disk worked."""
+    """In an earlier version, a lack of file descriptors took the whole log directory offline, although the disk
+    worked."""
     log = open_log(file_system=short)
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     log.segments[0].close_file()

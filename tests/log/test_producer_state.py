@@ -247,9 +247,8 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
 
 
 def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_snapshot(open_log):
-    """Once, the check expected the sequence of a batch that the broker had forgotten with the expired producer. A
-    random test found this fault.
-    """
+    """In an earlier version, the check expected the sequence of a batch that the broker had forgotten with the expired
+    producer. A random test found this fault."""
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
     run_to_end(log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1))

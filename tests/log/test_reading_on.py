@@ -85,9 +85,8 @@ def test_who_reads_on_behind_the_end_finds_what_was_appended_there(long_log):
 
 @pytest.mark.parametrize('max_bytes', [1, 700, 5000, 20_000])
 def test_the_end_of_a_slice_is_not_waited_for(long_log, max_bytes):
-    """Once, the event loop read the batch header behind the slice. In a cold segment, this header is not in the page
-    cache, so the loop waited for the disk.
-    """
+    """In an earlier version, the event loop read the batch header behind the slice. In a cold segment, this header is
+    not in the page cache, so the loop waited for the disk."""
     fs = ColdFileSystem()
     log = long_log(file_system=fs)
     expected = everything(log)
@@ -110,7 +109,7 @@ def test_a_cold_end_costs_a_slice_no_more_than_an_index_interval(long_log):
 
 
 def test_a_slice_cannot_be_constructed_from_python():
-    """Once, the constructor accepted any arguments and returned a slice without a file."""
+    """In an earlier version, the constructor accepted any arguments and returned a slice without a file."""
     with pytest.raises(TypeError):
         LogSlice('file', 0, 100)
     with pytest.raises(TypeError):

@@ -75,8 +75,8 @@ def test_the_producers_of_a_recovered_log_are_in_a_snapshot_once_it_was_closed(o
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log, is_clean):
-    """Once, each of thousands of partitions with a single record had three files, and two of the three were never read.
-    """
+    """In an earlier version, each of thousands of partitions with a single record had three files, and two of the three
+    were never read."""
     log = open_log(index_interval_bytes=1000)
 
     def index_files():
@@ -295,9 +295,8 @@ def test_a_tail_of_an_untrimmed_index_is_not_trusted(open_log):
 
 
 def test_damaged_leader_epochs_of_an_empty_log_go(open_log):
-    """Once, a power cut left half of an empty log's leader epoch file. No append replaced the file, and Apache Kafka
-    refused to read it.
-    """
+    """In an earlier version, a power cut left half of an empty log's leader epoch file. No append replaced the file,
+    and Apache Kafka refused to read it."""
     log = open_log()
     log.close(clean=False)
     path = os.path.join(log.directory, 'leader-epoch-checkpoint')
@@ -317,9 +316,9 @@ def test_files_that_a_crash_kept_from_their_final_name_go(open_log):
 
 
 def test_a_segment_is_below_the_recovery_point_when_its_indexes_are_synced_too(open_log):
-    """Once, the power failed after a segment was flushed to its end and then closed. The recovery point was at the end
-    of the segment, but no flush had synced its time index. The time index remained a file of zeros.
-    """
+    """In an earlier version, the power failed after a segment was flushed to its end and then closed. The recovery
+    point was at the end of the segment, but no flush had synced its time index. The time index remained a file of
+    zeros."""
     log = open_log()
     for batches, recovery_point in ((1, 0), (2, 1)):
         log.append_batch(data_batch(), Origin.CLIENT, 0)

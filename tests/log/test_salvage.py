@@ -49,7 +49,7 @@ def log_path(tmp_path):
 @pytest.mark.parametrize('number', range(BATCHES - 1))
 @pytest.mark.parametrize('at', [11, 16, 17, 22, 70], ids=['length', 'magic', 'checksum', 'attributes', 'records'])
 def test_a_damaged_batch_goes_and_all_others_stay_at_their_offsets(log_path, number, at, caplog):
-    """Once, when an operator accepted the loss of one batch, all later batches were removed too."""
+    """In an earlier version, when an operator accepted the loss of one batch, all later batches were removed too."""
     positions = written(log_path)
     damage(log_path, positions[number] + at)
     before = log_path.read_bytes()

@@ -51,9 +51,8 @@ def _today(clock):
 
 @pytest.mark.parametrize('is_clean', [True, False])
 def test_five_batches_that_are_repeated_after_a_stop_are_recognised(open_log, is_clean):
-    """Once, the log knew only the last batch of a producer after a clean stop. It refused the four earlier batches with
-    an error that is fatal for a producer.
-    """
+    """In an earlier version, the log knew only the last batch of a producer after a clean stop. It refused the four
+    earlier batches with an error that is fatal for a producer."""
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)

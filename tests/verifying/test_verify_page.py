@@ -1,4 +1,4 @@
-"""The verdict of kbroker-verify: the page in the terminal, and the timeline."""
+"""The two forms of the verdict of kbroker-verify: the text in the terminal, and the timeline."""
 import json
 import re
 

@@ -18,7 +18,7 @@ class Wanted(NamedTuple):
 
     * If `is_exact` is true, at most `max_records` records are acquired.
     * If `is_exact` is false, whole batches are acquired until there are at least `max_records` records. An acquired
-      range ends with the batch with which it reaches `batch_size` records.
+      range ends after the batch that brings it to `batch_size` records or more.
     """
 
     max_records: int

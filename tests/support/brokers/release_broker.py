@@ -37,7 +37,7 @@ def names_of_directories() -> list[str]:
 
 def unpack(name: str, destination: pathlib.Path,
            releases: pathlib.Path = RELEASES) -> tuple[pathlib.Path, dict[str, Any]]:
-    """Unpack a directory. Return its path, and the state that the clients of its last broker saw."""
+    """Unpack the log directory of a release. Return its path, and the state that clients saw before it was packed."""
     with tarfile.open(releases / f'{name}.tar.xz') as archive:
         archive.extractall(destination, filter='data')
     return destination / 'data', json.loads((releases / f'{name}.json').read_text())

@@ -221,7 +221,7 @@ class World:
         self._is_replacing = False
         """True while a request that deletes or creates BRIEF is in flight."""
 
-    # ---- lives of the broker
+    # ---- starts, stops and kills of the broker
 
     def prepare(self) -> None:
         """Create the topics."""
