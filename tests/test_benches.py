@@ -263,8 +263,8 @@ STOPPED = {
 @pytest.mark.parametrize('bench', STOPPED)
 def test_a_bench_that_is_stopped_leaves_nothing_but_what_it_measured(bench, to_group, tmp_path):
     """`timeout` and Ctrl-C signal the whole process group, so the brokers end together with the bench. An earlier
-    version of the bench still sent topic deletions to the brokers, and waited five minutes for the answers. Then it took
-    the timeout for a failed measurement and started the next broker, instead of stopping.
+    version of the bench still sent topic deletions to the brokers, and waited five minutes for the answers. Then it
+    took the timeout for a failed measurement and started the next broker, instead of stopping.
     """
     temporary = tmp_path / 'temporary'
     temporary.mkdir()

@@ -181,8 +181,8 @@ class Producer:
     def _await_room(self, size_bytes: int) -> None:
         """Wait until buffer.memory has room for `size_bytes`. If no request is in flight, send the open batches early.
 
-        Raise KafkaError(REQUEST_TIMED_OUT) after max.block.ms. If the producer fails during the wait, raise its error, as
-        `send` does.
+        Raise KafkaError(REQUEST_TIMED_OUT) after max.block.ms. If the producer fails during the wait, raise its error,
+        as `send` does.
         """
         limit_bytes, limit_ms = self.settings.buffer_memory_bytes, self.settings.max_block_ms
         began_ms = self._clock.monotonic_ms()
