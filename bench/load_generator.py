@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -97,7 +98,7 @@ def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...
     if shutil.which('cc') is None:
         raise LoadError('there is no C compiler: cc was not found')
     OUT.mkdir(exist_ok=True)
-    fresh = program.with_suffix('.new')
+    fresh = program.with_suffix(f'.{os.getpid()}.new')     # another process may compile it at the same time
     done = subprocess.run(['cc', *FLAGS, *map(str, sources), '-o', str(fresh), *more_flags], capture_output=True,
                           text=True, timeout=BUILD_LIMIT_S, check=False)
     if done.returncode:

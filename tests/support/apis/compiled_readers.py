@@ -3,7 +3,6 @@ Python code cannot call.
 """
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import pathlib
@@ -11,6 +10,8 @@ import subprocess
 import sys
 import sysconfig
 from typing import Any
+
+from support.runner.machine_requirements import locked
 
 ROOT = pathlib.Path(__file__).parents[3]
 SOURCE = pathlib.Path(__file__).with_name('request_readers.pyx')
@@ -27,10 +28,8 @@ setup(name='readers', packages=[], py_modules=[], ext_modules=cythonize(
 
 def _load() -> Any:
     """Import the module. Compile it first if the C functions that it calls may have changed."""
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
     built = DIRECTORY / f'request_readers{sysconfig.get_config_var("EXT_SUFFIX")}'
-    with open(DIRECTORY / 'lock', 'w') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)        # tests in several processes compile it once
+    with locked(DIRECTORY / 'lock'):        # tests in several processes compile it once
         done = subprocess.run(
             [sys.executable, '-c', PROGRAM, str(SOURCE), str(DIRECTORY), '--quiet', 'build_ext',
              '--build-lib', str(DIRECTORY), '--build-temp', str(DIRECTORY)],
