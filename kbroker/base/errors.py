@@ -150,6 +150,9 @@ class ErrorCode(enum.IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, 'The epoch of the topology is not valid.'
     STREAMS_TOPOLOGY_FENCED = 132, False, 'The epoch of the topology is older than the one in use.'
     SHARE_SESSION_LIMIT_REACHED = 133, True, 'The broker holds group.share.max.share.sessions share sessions.'
+    GROUP_DELETION_FAILED = 134, False, 'The group could not be deleted.'
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, False, 'The topology description could not be stored.'
+    CONTROLLER_ID_NOT_REGISTERED = 136, False, 'The controller id is not registered.'
 
 
 MOST_CHARACTERS = 8_000

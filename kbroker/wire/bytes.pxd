@@ -41,8 +41,8 @@ cdef struct Cursor:
 
 
 cdef enum:
-    # The most tagged fields of one struct. Kafka has no such bound, but no message table declares more than a few.
-    LARGEST_TAG_COUNT = 1000
+    # The most tagged fields of one struct, as in Apache Kafka 4.4.
+    LARGEST_TAG_COUNT = 10_000
 
 
 cdef inline int refuse(const char *what, Py_ssize_t needed, Py_ssize_t left) except -1 with gil:

@@ -11,7 +11,9 @@ from kbroker.protocol.json import kafka_name
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-LATER_THAN_THE_JARS = {'UnregisterControllerRecord'}            # from Kafka 4.4
+LATER_THAN_THE_JARS = {'UnregisterControllerRecord', 'UnregisterControllerRequest', 'UnregisterControllerResponse',
+                       'StreamsGroupTopologyDescriptionUpdateRequest',
+                       'StreamsGroupTopologyDescriptionUpdateResponse'}     # from Kafka 4.4
 PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 

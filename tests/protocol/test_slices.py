@@ -166,8 +166,8 @@ def test_what_cannot_be_encoded_is_named():
 
 
 def test_too_many_tagged_fields_are_refused():
-    tags = b'\x00\x00' * 1_001
-    data = encode(MetadataRequest(topics=[]), 9)[:-1] + b'\xe9\x07' + tags
+    tags = b'\x00\x00' * 10_001
+    data = encode(MetadataRequest(topics=[]), 9)[:-1] + b'\x91\x4e' + tags
     for read in (lambda: decode(MetadataRequest, data, 9), lambda: run(decode_in_slices(MetadataRequest, data, 9))):
-        with pytest.raises(ProtocolError, match='1001 tagged fields, at most 1000 expected'):
+        with pytest.raises(ProtocolError, match='10001 tagged fields, at most 10000 expected'):
             read()

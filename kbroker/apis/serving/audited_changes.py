@@ -176,6 +176,10 @@ def _features_updated(body: Any, answer: Any) -> Changes:
         yield Change(f'feature:{update.feature}', answer.error_code, {'level': update.max_version_level})
 
 
+def _controller_unregistered(body: Any, answer: Any) -> Changes:
+    yield Change(f'controller:{body.controller_id}', answer.error_code)
+
+
 CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.CREATE_TOPICS: _topics_created,
     ApiKey.DELETE_TOPICS: _topics_deleted,
@@ -192,6 +196,7 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets_altered,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
     ApiKey.UPDATE_FEATURES: _features_updated,
+    ApiKey.UNREGISTER_CONTROLLER: _controller_unregistered,
 }
 """Maps each administrative API to a function that returns the changes, given the request and the answer."""
 
