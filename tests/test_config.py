@@ -82,6 +82,9 @@ def test_node_id_falls_back_to_broker_id():
     ('ssl.keystore.type', 'JKS', "expected PEM: convert the store with keytool"),
     ('ssl.keystore.password', 'X', "ssl.keystore.password cannot be honoured: a PEM store has no password"),
     ('ssl.cipher.suites', 'X', "ssl.cipher.suites cannot be honoured: this part of TLS is not served"),
+    ('group.streams.assignors', 'nope', "found 'nope', expected sticky, the only assignor of streams groups"),
+    ('group.streams.rack.aware.assignment.tags', 'a,a', "found 'a,a', expected a list without duplicates"),
+    ('max.decompressed.message.bytes', '0', "expected a whole number from 1 to 2147483639"),
     ('authorizer.class.name', 'X', "found 'X', expected nothing, StandardAuthorizer, or Kafka's name of it"),
     ('super.users', 'User:a;b', "found 'User:a;b', expected a list of TYPE:NAME, separated by semicolons"),
     ('sasl.enabled.mechanisms', 'GSSAPI', "found 'GSSAPI', expected a list of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"),
@@ -110,7 +113,9 @@ def test_what_is_wrong_is_refused_in_words(name, text, expected):
 
 @pytest.mark.parametrize('name', ['replica.fetch.max.bytes', 'num.replica.fetchers', 'controller.quorum.voters',
                                   'leader.imbalance.check.interval.seconds', 'inter.broker.listener.name',
-                                  'fetch.purgatory.purge.interval.requests'])
+                                  'fetch.purgatory.purge.interval.requests',
+                                  'group.share.dlq.manager.class.name', 'group.share.assignor.offload.enable',
+                                  'group.streams.topology.description.plugin.class'])
 def test_a_name_that_means_nothing_on_one_node_is_a_warning(name):
     warnings = Config({name: 'x'}).warnings
     assert len(warnings) == 1
@@ -318,6 +323,8 @@ def test_overrides_that_stand_in_the_metadata_log_never_stop_a_start():
     {'segment.bytes': '1048576'}, {'compression.type': 'uncompressed'}, {'preallocate': 'TRUE'},
     {'leader.replication.throttled.replicas': '*'}, {'follower.replication.throttled.replicas': '0:1,1:1'},
     {'min.compaction.lag.ms': '5', 'max.compaction.lag.ms': '5'},
+    {'max.decompressed.message.bytes': '1'}, {'max.decompressed.message.bytes': '2147483639'},
+    {'remote.copy.lag.ms': '-1', 'remote.copy.lag.bytes': '0'}, {'errors.deadletterqueue.group.enable': 'TRUE'},
 ])
 def test_topic_configs_that_hold(overrides):
     validate_topic_configs(overrides, Config({}))
@@ -334,6 +341,10 @@ def test_topic_configs_that_hold(overrides):
     ({'leader.replication.throttled.replicas': 'abc'}, 'leader.replication.throttled.replicas'),
     ({'remote.storage.enable': 'true'}, 'remote.storage.enable'),
     ({'retention.ms': '-2'}, 'retention.ms'),
+    ({'max.decompressed.message.bytes': '0'}, 'max.decompressed.message.bytes'),
+    ({'max.decompressed.message.bytes': '2147483640'}, 'max.decompressed.message.bytes'),
+    ({'remote.copy.lag.bytes': '-2'}, 'remote.copy.lag.bytes'),
+    ({'errors.deadletterqueue.group.enable': 'yes'}, 'errors.deadletterqueue.group.enable'),
     ({'retention.ms': None}, 'retention.ms'),
     ({'min.compaction.lag.ms': '6', 'max.compaction.lag.ms': '5'}, 'min.compaction.lag.ms'),
 ])
@@ -376,8 +387,13 @@ def test_a_client_cannot_set_what_does_not_hold(changes, code, names):
     assert refused.value.code is code
 
 
-def test_a_client_may_set_and_remove_what_is_dynamic():
-    validate_broker_configs(Config({}), {'message.max.bytes': '3', 'log.retention.ms': None}, per_broker=False)
+@pytest.mark.parametrize('changes', [
+    {'message.max.bytes': '3', 'log.retention.ms': None}, {'max.decompressed.message.bytes': '100'},
+    {'errors.deadletterqueue.auto.create.topics.enable': 'true', 'errors.deadletterqueue.topic.name.prefix': ''},
+    {'log.remote.copy.lag.ms': '5', 'log.remote.copy.lag.bytes': '-1'},
+])
+def test_a_client_may_set_and_remove_what_is_dynamic(changes):
+    validate_broker_configs(Config({}), changes, per_broker=False)
 
 
 def test_a_topic_is_described_with_every_place_that_gives_a_value():
@@ -389,6 +405,9 @@ def test_a_topic_is_described_with_every_place_that_gives_a_value():
     assert entry(describe_topic(config, {}), 'cleanup.policy').value == 'delete'
     assert entry(describe_topic(config, {}), 'local.retention.ms').source is Source.DEFAULT
     assert 'internal.segment.bytes' not in {e.name for e in describe_topic(config, {})}
+    lag = entry(describe_topic(Config({'log.remote.copy.lag.ms': '5'}), {}), 'remote.copy.lag.ms')
+    assert [(s.name, s.value) for s in lag.synonyms] == [
+        ('log.remote.copy.lag.ms', '5'), ('log.remote.copy.lag.ms', '0')]
 
 
 @pytest.mark.parametrize(('name', 'text', 'value'), [
@@ -441,8 +460,10 @@ def test_a_password_is_never_shown(monkeypatch):
 
 
 AWAITED = {
-    'group.share.assignors', 'metadata.log.segment.ms', 'share.coordinator.cold.partition.snapshot.interval.ms',
-    'share.coordinator.state.topic.prune.interval.ms',
+    'errors.deadletterqueue.auto.create.topics.enable', 'errors.deadletterqueue.topic.name.prefix',
+    'group.share.assignors', 'max.decompressed.message.bytes', 'metadata.log.segment.ms',
+    'sasl.oauthbearer.allow.unverified.audience', 'sasl.oauthbearer.allow.unverified.issuer',
+    'share.coordinator.cold.partition.snapshot.interval.ms', 'share.coordinator.state.topic.prune.interval.ms',
 }
 """Settings that no part of the broker reads yet."""
 
@@ -455,6 +476,7 @@ def test_every_setting_is_read_by_a_room():
     # The `ssl.` settings are looked up by their prefix. tests/network/test_network_tls.py tests them.
     kept_for_kafka = {'unclean.leader.election.enable', 'principal.builder.class',
                       'sasl.oauthbearer.jwt.validator.class', 'sasl.oauthbearer.scope.claim.name',
+                      'log.remote.copy.lag.bytes', 'log.remote.copy.lag.ms',
                       *(name for name in SETTINGS if name.startswith(('compression.', 'ssl.')))}
     unread = {row.name for row in SETTINGS.values()
               if not any(word in source for word in (f'config.{row.attribute}', f"'{row.name}'"))

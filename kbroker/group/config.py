@@ -44,8 +44,15 @@ class GroupConfig:
     share_auto_offset_reset: str
     share_isolation_level: str
     share_renew_acknowledge_enable: bool
+    errors_deadletterqueue_topic_name: str
+    errors_deadletterqueue_copy_record_enable: bool
     streams_num_standby_replicas: int
     streams_initial_rebalance_delay_ms: int
+    streams_assignor_name: str
+    streams_rack_aware_assignment_tags: tuple[str, ...]
+    streams_num_warmup_replicas: int
+    streams_task_offset_interval_ms: int
+    streams_acceptable_recovery_lag: int
 
     def __init__(self, config: Config, overrides: Mapping[str, str]):
         values = {name: value_in_force(config, setting, overrides) for name, setting in GROUP_SETTINGS.items()}

@@ -24,6 +24,8 @@ def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str
         value = setting.row.parse(text)
     except ValueError:
         return default(config, setting)
+    if refusal(config, setting, value) is not None:
+        return default(config, setting)
     if setting.least is not None:
         value = max(value, config[setting.least])
     if setting.most is not None:
@@ -33,7 +35,17 @@ def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str
 
 def default(config: Config, setting: GroupSetting) -> Any:
     """Return the value in force for a group without an override."""
-    return setting.row.default if setting.broker_name is None else config[setting.broker_name]
+    if setting.broker_name is None:
+        return setting.row.default
+    value = config[setting.broker_name]
+    return value[0] if setting.is_one_of_the_brokers else value
+
+
+def refusal(config: Config, setting: GroupSetting, value: Any) -> str | None:
+    """Return Kafka's error message for a value that its setting refuses. For all other values, return None."""
+    if setting.refusal is None:
+        return None
+    return setting.refusal(value, None if setting.broker_name is None else config[setting.broker_name])
 
 
 def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None:
@@ -50,6 +62,9 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
         values[name] = setting.row.parse(text)
     for name, value in values.items():
         setting = GROUP_SETTINGS[name]
+        message = refusal(config, setting, value)
+        if message is not None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, message)
         if setting.least is not None and value < config[setting.least]:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name}: found {value}, expected at least {setting.least}, '
                              f'which is {config[setting.least]}')
@@ -65,7 +80,7 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
 
 def describe_group(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return the entries of a group for DescribeConfigs."""
-    return [_entry(config, setting, overrides) for setting in GROUP_SETTINGS.values()]
+    return [_entry(config, setting, overrides) for setting in GROUP_SETTINGS.values() if not setting.row.internal]
 
 
 def _entry(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> ConfigEntry:

@@ -4,6 +4,8 @@ If the broker has a setting `group.NAME`, it is the default of the setting `NAME
 of the broker may bound the value in force: `GroupSetting.least` and `GroupSetting.most` contain their names.
 """
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.settings.rows import (
@@ -15,6 +17,7 @@ from kbroker.settings.rows import (
     Update,
     boolean_row,
     int_row,
+    long_row,
     string_row,
 )
 
@@ -32,6 +35,10 @@ A_MIGRATION_POLICY = Rule(lambda value: value.lower() in MIGRATION_POLICIES,
 CONSUMER_ASSIGNORS = Rule(lambda value: value != () and set(value) <= {'uniform', 'range'},
                           'a list of uniform and range, with at least one of them')
 ONLY_SIMPLE = Rule(lambda value: value != () and set(value) == {'simple'}, 'simple, the only assignor of share groups')
+ONLY_STICKY = Rule(lambda value: value != () and set(value) == {'sticky'},
+                   'sticky, the only assignor of streams groups')
+NO_DUPLICATES = Rule(lambda value: len(set(value)) == len(value) and '' not in value,
+                     'a list without duplicates and without empty entries')
 
 BY_DURATION = 'by_duration:'
 
@@ -124,6 +131,12 @@ SHARE = (
     int_row('share.coordinator.state.topic.prune.interval.ms', 300000,
             'How often, in milliseconds, __share_group_state loses the records that are no longer needed.', 1,
             internal=True),
+    boolean_row('errors.deadletterqueue.auto.create.topics.enable', False,
+                'Create the dead-letter topic of a share group when it is missing and a record is due for it.',
+                update=Update.CLUSTER_WIDE),
+    string_row('errors.deadletterqueue.topic.name.prefix', 'dlq.',
+               'The prefix that the name of a dead-letter topic must have. Empty: any name is allowed.',
+               update=Update.CLUSTER_WIDE),
 )
 STREAMS = (
     *_timing('streams', 'members of streams groups'),
@@ -132,6 +145,20 @@ STREAMS = (
     int_row('group.streams.max.standby.replicas', 2, 'The largest streams.num.standby.replicas of a group.', 0),
     int_row('group.streams.initial.rebalance.delay.ms', 3000,
             'How long, in milliseconds, a new streams group waits for more members.', 0),
+    Setting('group.streams.assignors', Type.LIST, ('sticky',), 'The assignor of streams groups.', rule=ONLY_STICKY),
+    Setting('group.streams.rack.aware.assignment.tags', Type.LIST, (),
+            'The client tags that every member of a streams group must have.', rule=NO_DUPLICATES),
+    int_row('group.streams.num.warmup.replicas', 2, 'The number of warm-up replicas of a streams group.', 0,
+            internal=True),
+    int_row('group.streams.max.warmup.replicas', 20, 'The largest streams.num.warmup.replicas of a group.', 0,
+            internal=True),
+    int_row('group.streams.task.offset.interval.ms', 60000,
+            'The interval, in milliseconds, in which members of streams groups report the offsets of their tasks.', 1,
+            internal=True),
+    int_row('group.streams.min.task.offset.interval.ms', 15000,
+            'The least streams.task.offset.interval.ms of a group, in milliseconds.', 1, internal=True),
+    long_row('group.streams.acceptable.recovery.lag', 10000,
+             'The lag, in records, up to which a task counts as caught up.', 0, internal=True),
 )
 
 MODERN_GROUPS = (
@@ -154,17 +181,34 @@ class GroupSetting:
     """The name of the broker's setting that is the default, or None if there is none."""
     least: str | None = None
     most: str | None = None
+    is_one_of_the_brokers: bool = False
+    """True if the broker's setting is the list of valid values. The first entry of the list is the default."""
+    refusal: Callable[[Any, Any], str | None] | None = None
+    """A function that takes a value and the value of the broker's setting. It returns Kafka's error message, or None
+    if the value is valid."""
 
 
-def _with_default_of_the_broker(name: str, least: str | None, most: str | None) -> GroupSetting:
+def _with_default_of_the_broker(name: str, least: str | None = None, most: str | None = None) -> GroupSetting:
     broker_name = f'group.{name}'
     row = _BROKER_ROWS[broker_name]
-    return GroupSetting(Setting(name, row.type, row.default, row.doc, low=row.low, update=Update.CLUSTER_WIDE),
-                        broker_name, least, most)
+    return GroupSetting(Setting(name, row.type, row.default, row.doc, low=row.low, rule=row.rule,
+                                update=Update.CLUSTER_WIDE, internal=row.internal), broker_name, least, most)
 
 
 def _bounded(kind: str, name: str) -> GroupSetting:
     return _with_default_of_the_broker(f'{kind}.{name}', f'group.{kind}.min.{name}', f'group.{kind}.max.{name}')
+
+
+def _refusal_of_a_dead_letter_topic(name: str, _broker_value: Any) -> str | None:
+    is_internal = name.startswith('__')
+    return "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'" if is_internal else None
+
+
+def _refusal_of_an_assignor(name: str, assignors: tuple[str, ...]) -> str | None:
+    if name in assignors:
+        return None
+    return (f"streams.assignor.name '{name}' is not a registered task assignor. Registered assignors are: "
+            f'[{", ".join(assignors)}].')
 
 
 GROUP_SETTINGS: dict[str, GroupSetting] = {setting.row.name: setting for setting in (
@@ -180,8 +224,25 @@ GROUP_SETTINGS: dict[str, GroupSetting] = {setting.row.name: setting for setting
                             values=('read_committed', 'read_uncommitted'), update=Update.CLUSTER_WIDE), None),
     GroupSetting(boolean_row('share.renew.acknowledge.enable', True,
                              'Let share consumers extend the lock of a record.', update=Update.CLUSTER_WIDE), None),
-    _with_default_of_the_broker('streams.num.standby.replicas', None, 'group.streams.max.standby.replicas'),
-    _with_default_of_the_broker('streams.initial.rebalance.delay.ms', None, None),
+    GroupSetting(string_row('errors.deadletterqueue.topic.name', '',
+                            'The topic that gets the records that a share group could not process. Empty: none. It '
+                            'takes effect at share.version 2.', update=Update.CLUSTER_WIDE), None,
+                 refusal=_refusal_of_a_dead_letter_topic),
+    GroupSetting(boolean_row('errors.deadletterqueue.copy.record.enable', False,
+                             'Copy the key and the value of a record into its dead letter.',
+                             update=Update.CLUSTER_WIDE), None),
+    _with_default_of_the_broker('streams.num.standby.replicas', most='group.streams.max.standby.replicas'),
+    _with_default_of_the_broker('streams.initial.rebalance.delay.ms'),
+    GroupSetting(string_row('streams.assignor.name', 'sticky', 'The assignor of a streams group.',
+                            update=Update.CLUSTER_WIDE), 'group.streams.assignors', is_one_of_the_brokers=True,
+                 refusal=_refusal_of_an_assignor),
+    _with_default_of_the_broker('streams.rack.aware.assignment.tags'),
+    _with_default_of_the_broker('streams.num.warmup.replicas', most='group.streams.max.warmup.replicas'),
+    _with_default_of_the_broker('streams.task.offset.interval.ms', least='group.streams.min.task.offset.interval.ms'),
+    _with_default_of_the_broker('streams.acceptable.recovery.lag'),
+    *(GroupSetting(boolean_row(f'{kind}.assignor.offload.enable', True,
+                               'Accepted for compatibility: assignments are computed in the only thread.',
+                               update=Update.CLUSTER_WIDE, internal=True), None) for kind in GROUP_KINDS),
 )}
 """Maps the name of a setting of a GROUP resource to the setting."""
 

@@ -1,6 +1,6 @@
 """The table of all settings. The parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
 
-Names, types, bounds and defaults are those of Apache Kafka 4.3, with these exceptions:
+Names, types, bounds and defaults are those of Apache Kafka 4.4, with these exceptions:
 
 - defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
 - defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
@@ -34,6 +34,8 @@ HOUR_MS = 3_600_000
 
 SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER')
 KERBEROS = 'GSSAPI'
+LARGEST_BODY_BYTES = INT_MAX - 8
+"""The largest byte array of a JVM, in bytes."""
 COMPRESSION_TYPES = ('uncompressed', 'gzip', 'snappy', 'lz4', 'zstd', 'producer')
 STANDARD_AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
 PRINCIPAL_BUILDER = 'org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder'
@@ -219,6 +221,10 @@ SASL = (
             scope=PER_MECHANISM),
     _string('sasl.oauthbearer.expected.issuer', None, 'The issuer that a token has to be from. Default: any.',
             scope=PER_MECHANISM),
+    _boolean_row('sasl.oauthbearer.allow.unverified.audience', False,
+                 'Confirm that sasl.oauthbearer.expected.audience is omitted on purpose.', scope=PER_MECHANISM),
+    _boolean_row('sasl.oauthbearer.allow.unverified.issuer', False,
+                 'Confirm that sasl.oauthbearer.expected.issuer is omitted on purpose.', scope=PER_MECHANISM),
     _int('sasl.oauthbearer.clock.skew.seconds', 30,
          'By how many seconds the clocks of the broker and of the issuer may differ.', 0, scope=PER_MECHANISM),
     _string('sasl.oauthbearer.scope.claim.name', 'scope', 'The claim of a token that holds its scope.',
@@ -320,6 +326,9 @@ LOG = (
                  update=CLUSTER),
     _int('message.max.bytes', 1048588, 'The largest batch in bytes.', 0, topic_name='max.message.bytes',
          update=CLUSTER),
+    _int('max.decompressed.message.bytes', LARGEST_BODY_BYTES,
+         'The largest record of a compressed batch in bytes, after decompression.', 1, high=LARGEST_BODY_BYTES,
+         topic_name='max.decompressed.message.bytes', update=CLUSTER),
     _string('log.message.timestamp.type', 'CreateTime',
             'The origin of a timestamp: CreateTime: the producer, LogAppendTime: the broker.',
             values=('CreateTime', 'LogAppendTime'), topic_name='message.timestamp.type', update=CLUSTER),
@@ -343,6 +352,10 @@ LOG = (
     _int('compression.zstd.level', 3,
          'The compression level of zstd.', -131072, high=22, topic_name='compression.zstd.level',
          update=CLUSTER),
+    _long('log.remote.copy.lag.ms', 0, 'Accepted for compatibility; there is no tiered storage.', -1,
+          topic_name='remote.copy.lag.ms', update=CLUSTER),
+    _long('log.remote.copy.lag.bytes', -1, 'Accepted for compatibility; there is no tiered storage.', -1,
+          topic_name='remote.copy.lag.bytes', update=CLUSTER),
 )
 
 CLEANER = (
@@ -451,6 +464,8 @@ TOPIC_ONLY = (
     _boolean_row('remote.log.delete.on.disable', False, 'Accepted for compatibility; there is no tiered storage.'),
     _long('local.retention.bytes', -2, 'Accepted for compatibility; there is no tiered storage.', -2),
     _long('local.retention.ms', -2, 'Accepted for compatibility; there is no tiered storage.', -2),
+    _boolean_row('errors.deadletterqueue.group.enable', False,
+                 'Let share groups use the topic as their dead-letter topic.'),
     _int('internal.segment.bytes', None, 'Replaces segment.bytes, without its lower bound.', 1,
          internal=True),
 )
@@ -524,6 +539,8 @@ IGNORED: dict[str, str] = {
     'group.coordinator.*': 'the coordinators run in the only thread',
     'group.*.assignor.offload.enable': 'assignments are computed in the only thread, in small parts',
     'group.share.persister.class.name': 'no JVM is available to load it',
+    'group.share.dlq.manager.class.name': 'no JVM is available to load it',
+    'group.streams.topology.description.plugin.class': 'no JVM is available to load it',
     'group.share.initialize.retry.interval.ms': 'the share coordinator runs in this process',
     'share.coordinator.threads': 'the coordinators run in the only thread',
     'share.coordinator.append.linger.ms': 'the coordinators run in the only thread',

@@ -30,6 +30,7 @@ class LogConfig:
     compression_lz4_level: int
     compression_zstd_level: int
     max_message_bytes: int
+    max_decompressed_message_bytes: int
     message_timestamp_type: str
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
@@ -42,6 +43,7 @@ class LogConfig:
     flush_ms: int
     preallocate: bool
     min_insync_replicas: int
+    errors_deadletterqueue_group_enable: bool
     internal_segment_bytes: int | None
 
     def __init__(self, config: Config, overrides: Mapping[str, str]):

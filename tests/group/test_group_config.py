@@ -19,7 +19,11 @@ def test_a_group_without_configs_has_those_of_the_broker():
     assert (group.share_record_lock_duration_ms, group.share_delivery_count_limit) == (30000, 5)
     assert (group.share_auto_offset_reset, group.share_isolation_level) == ('latest', 'read_uncommitted')
     assert group.share_renew_acknowledge_enable is True
+    assert (group.errors_deadletterqueue_topic_name, group.errors_deadletterqueue_copy_record_enable) == ('', False)
     assert (group.streams_num_standby_replicas, group.streams_initial_rebalance_delay_ms) == (0, 3000)
+    assert (group.streams_assignor_name, group.streams_rack_aware_assignment_tags) == ('sticky', ())
+    assert (group.streams_num_warmup_replicas, group.streams_task_offset_interval_ms) == (2, 60000)
+    assert group.streams_acceptable_recovery_lag == 10000
 
 
 def test_values_of_a_group_are_brought_within_the_bounds_of_the_broker():
@@ -27,11 +31,15 @@ def test_values_of_a_group_are_brought_within_the_bounds_of_the_broker():
     assert GroupConfig(config, {'share.delivery.count.limit': '3'}).share_delivery_count_limit == 4
     assert GroupConfig(config, {'share.delivery.count.limit': '30'}).share_delivery_count_limit == 10
     assert GroupConfig(config, {'streams.num.standby.replicas': '2'}).streams_num_standby_replicas == 1
+    assert GroupConfig(config, {'streams.num.warmup.replicas': '21'}).streams_num_warmup_replicas == 20
+    assert GroupConfig(config, {'streams.task.offset.interval.ms': '9'}).streams_task_offset_interval_ms == 15000
 
 
 def test_a_value_in_the_log_that_is_not_valid_is_ignored():
-    overrides = {'share.delivery.count.limit': 'many', 'of.a.newer.kafka': '1', 'share.isolation.level': 'none'}
+    overrides = {'share.delivery.count.limit': 'many', 'of.a.newer.kafka': '1', 'share.isolation.level': 'none',
+                 'streams.assignor.name': 'org.example.Assignor', 'errors.deadletterqueue.topic.name': '__internal'}
     group = GroupConfig(Config({}), overrides)
+    assert (group.streams_assignor_name, group.errors_deadletterqueue_topic_name) == ('sticky', '')
     assert (group.share_delivery_count_limit, group.share_isolation_level) == (5, 'read_uncommitted')
 
 
@@ -51,11 +59,35 @@ def test_a_value_in_the_log_that_is_not_valid_is_ignored():
     ('share.isolation.level', 'READ_COMMITTED'),
     ('share.renew.acknowledge.enable', '1'),
     ('streams.num.standby.replicas', '3'),
+    ('streams.num.warmup.replicas', '21'),
+    ('streams.task.offset.interval.ms', '14999'),
+    ('streams.acceptable.recovery.lag', '-1'),
+    ('streams.rack.aware.assignment.tags', 'a,a'),
+    ('streams.assignor.name', ''),
+    ('streams.assignor.offload.enable', 'yes'),
+    ('errors.deadletterqueue.copy.record.enable', '1'),
 ])
 def test_a_change_that_the_broker_does_not_allow_is_refused(name, value):
     with pytest.raises(KafkaError, match=name) as refused:
         validate_group_configs(Config({}), {name: value})
     assert refused.value.code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(('name', 'value', 'message'), [
+    ('streams.assignor.name', 'nope',
+     "streams.assignor.name 'nope' is not a registered task assignor. Registered assignors are: [sticky]."),
+    ('errors.deadletterqueue.topic.name', '__consumer_offsets',
+     "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'"),
+])
+def test_a_name_is_refused_in_the_words_of_kafka(name, value, message):
+    with pytest.raises(KafkaError) as refused:
+        validate_group_configs(Config({}), {name: value})
+    assert (refused.value.code, str(refused.value)) == (ErrorCode.INVALID_CONFIG, message)
+
+
+@pytest.mark.parametrize('name', ['', 'bad name!', 'no.such.topic', 'dlq.orders', '_one'])
+def test_every_other_name_is_accepted_for_a_dead_letter_topic(name):
+    validate_group_configs(Config({}), {'errors.deadletterqueue.topic.name': name})
 
 
 @pytest.mark.parametrize('overrides', [
@@ -114,7 +146,8 @@ def test_a_share_group_may_begin_at_an_age(value, is_valid):
 def test_a_group_is_described_with_the_origins_of_its_configs():
     config = Config({'group.consumer.session.timeout.ms': '50000'})
     found = {entry.name: entry for entry in describe_group(config, {'consumer.session.timeout.ms': ' 55000 '})}
-    assert found.keys() == GROUP_SETTINGS.keys()
+    assert found.keys() == {name for name, setting in GROUP_SETTINGS.items() if not setting.row.internal}
+    assert len(found) == 21
     session = found['consumer.session.timeout.ms']
     assert (session.value, session.source, session.read_only) == ('55000', Source.DYNAMIC_GROUP, False)
     assert session.synonyms == [Synonym('consumer.session.timeout.ms', '55000', Source.DYNAMIC_GROUP),
@@ -122,6 +155,9 @@ def test_a_group_is_described_with_the_origins_of_its_configs():
                                 Synonym('group.consumer.session.timeout.ms', '45000', Source.DEFAULT)]
     reset = found['share.auto.offset.reset']
     assert (reset.value, reset.synonyms) == ('latest', [Synonym('share.auto.offset.reset', 'latest', Source.DEFAULT)])
+    assignor = found['streams.assignor.name']
+    assert (assignor.value, assignor.synonyms) == (
+        'sticky', [Synonym('group.streams.assignors', 'sticky', Source.DEFAULT)])
 
 
 def test_the_coordinator_reads_the_configs_of_a_group_again_when_they_change():
