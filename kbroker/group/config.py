@@ -15,11 +15,16 @@ from kbroker.settings.group_resources import value_in_force
 from kbroker.settings.groups import GROUP_KINDS, GROUP_SETTINGS
 
 MOST_KEPT = 1000
-MOST_KEPT_BYTES = 4 * 1024 * 1024
+MOST_KEPT_BYTES = 6 * 1024 * 1024
 """The largest number of groups whose GroupConfig objects are cached, and the largest memory of these objects in
 bytes."""
-KEPT_BYTES = 1_000
-"""The memory of one GroupConfig in bytes, measured on CPython 3.11 with 64 bits."""
+MOST_KEPT_CHARACTERS = 200
+"""The most characters in the configs of a group whose GroupConfig is cached. Lists and topic names may be long."""
+KEPT_BYTES = 5_000
+"""The largest memory of a cached GroupConfig in bytes, measured on CPython 3.11 with 64 bits.
+
+Most objects take 750 bytes. The largest has a list of MOST_KEPT_CHARACTERS characters with many short entries.
+"""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
 """A function that takes a group id, and returns the group's configs in the metadata log as a mapping from names to
@@ -65,7 +70,10 @@ class GroupConfig:
 
 
 class GroupConfigs:
-    """The configs of all groups. A group's GroupConfig is cached until the group's configs change."""
+    """The configs of all groups. A group's GroupConfig is cached until the group's configs change.
+
+    A GroupConfig with longer configs than MOST_KEPT_CHARACTERS is not cached.
+    """
 
     def __init__(self, config: Config, overrides_of: OverridesOf):
         self._config = config
@@ -88,7 +96,8 @@ class GroupConfigs:
                 return config
             self._kept.forget(group_id)
         config = GroupConfig(self._config, overrides)
-        self._kept.put(group_id, (overrides, config))
+        if sum(map(len, overrides.values())) <= MOST_KEPT_CHARACTERS:
+            self._kept.put(group_id, (overrides, config))
         return config
 
     def reconfigure(self) -> None:

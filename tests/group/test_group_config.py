@@ -1,10 +1,12 @@
 """The configs in force for a group: the group's configs in the metadata log, within the broker's bounds, and the
 broker's settings for all configs that are not set for the group."""
+import tracemalloc
+
 import pytest
 from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.group.config import MOST_KEPT, GroupConfig, GroupConfigs, Timing
+from kbroker.group.config import KEPT_BYTES, MOST_KEPT, MOST_KEPT_CHARACTERS, GroupConfig, GroupConfigs, Timing
 from kbroker.settings.config import Config
 from kbroker.settings.durations import java_duration_ms
 from kbroker.settings.entries import Source, Synonym
@@ -190,3 +192,26 @@ def test_the_configs_that_are_kept_are_bounded():
     for number in range(100):
         assert configs.of(f'{number}' + 'g' * 30_000 + '\U0001f600').share_delivery_count_limit == 7
     assert len(configs._kept) < 100, 'a long id of wide characters takes the room of many short ones'
+
+
+def test_long_configs_of_a_group_are_not_kept():
+    tags = [f'{number:x}' for number in range(256, 10_000)]
+    texts = {'short': ','.join(tags[:50]), 'long': ','.join(tags)}
+    overrides = {group_id: {'streams.rack.aware.assignment.tags': text} for group_id, text in texts.items()}
+    configs = GroupConfigs(Config({}), overrides.__getitem__)
+    assert configs.of('long').streams_rack_aware_assignment_tags == tuple(tags)
+    assert configs.of('short') is configs.of('short')
+    assert len(configs._kept) == 1
+
+
+def test_the_memory_of_a_kept_config_is_within_its_measure():
+    tags = ','.join(f'{number:02x}' for number in range(MOST_KEPT_CHARACTERS // 3))
+    config = Config({})
+    made = [GroupConfig(config, {'streams.rack.aware.assignment.tags': tags})]
+    tracemalloc.start()
+    try:
+        made += [GroupConfig(config, {'streams.rack.aware.assignment.tags': tags}) for _ in range(100)]
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes / (len(made) - 1) <= KEPT_BYTES
