@@ -16,14 +16,15 @@ METADATA_VERSION = 'metadata.version'
 KRAFT_VERSION = 'kraft.version'
 TRANSACTION_VERSION = 'transaction.version'
 ELIGIBLE_LEADER_REPLICAS_VERSION = 'eligible.leader.replicas.version'
+SHARE_VERSION = 'share.version'
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
-    METADATA_VERSION: (7, 30),
+    METADATA_VERSION: (7, 33),
     KRAFT_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
     'group.version': (0, 1),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
-    'share.version': (0, 1),
+    SHARE_VERSION: (0, 2),
     'streams.version': (0, 1),
 }
 """Maps each feature to its lowest and highest supported level.
@@ -31,27 +32,55 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 The broker does not write to a directory with other levels.
 """
 
-DEFAULT_FEATURES: dict[str, int] = {
-    METADATA_VERSION: 30,
-    ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
-    'group.version': 1,
-    'share.version': 1,
-    'streams.version': 1,
-    TRANSACTION_VERSION: 2,
+RELEASES: dict[str, dict[str, int]] = {
+    '4.3': {
+        METADATA_VERSION: 30,
+        ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
+        'group.version': 1,
+        SHARE_VERSION: 1,
+        'streams.version': 1,
+        TRANSACTION_VERSION: 2,
+    },
+    '4.4': {
+        METADATA_VERSION: 33,
+        ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
+        'group.version': 1,
+        SHARE_VERSION: 2,
+        'streams.version': 1,
+        TRANSACTION_VERSION: 2,
+    },
 }
-"""Maps each feature to the level that Apache Kafka 4.3 finalizes in a new directory.
+"""Maps a release of Apache Kafka to the levels that it finalizes in a new directory.
 
 metadata.version is first, because it must be replayed first.
 """
 
-METADATA_CHANGES = (7, 8, 11, 13, 14, 15, 17, 23, 30)
-"""The levels of metadata.version that introduced new records or new fields of records."""
+DEFAULT_RELEASE = '4.3'
+"""The release whose levels a new directory gets. Apache Kafka 4.3 and 4.4 open such a directory."""
+
+DEFAULT_FEATURES = RELEASES[DEFAULT_RELEASE]
+
+METADATA_CHANGES = (7, 8, 11, 13, 14, 15, 17, 23, 30, 32, 33)
+"""The levels of metadata.version that introduced new records, new fields of records, or new values of fields.
+
+Level 31 introduced none. Level 32 allows an address range as the host of an ACL, and level 33 allows
+UnregisterController records.
+"""
 
 REQUIRED_METADATA_VERSION = {ELIGIBLE_LEADER_REPLICAS_VERSION: 23}
 """Maps a feature to the lowest metadata.version with which its level may be above 0."""
 
 DIRECTORIES_SINCE = 17
 """The lowest metadata.version with which partition records contain the log directories of the replicas (KIP-858)."""
+
+CIDR_HOSTS_SINCE = 32
+"""The lowest metadata.version with which the host of an ACL may be an address range, such as 10.0.0.0/8."""
+
+CONTROLLERS_UNREGISTERED_SINCE = 33
+"""The lowest metadata.version with which the metadata log may contain UnregisterController records."""
+
+DEAD_LETTERS_SINCE = 2
+"""The lowest share.version with which share groups write dead letters (KIP-1191)."""
 
 _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
     RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (7, 1)),

@@ -624,7 +624,7 @@ def update_features(peer: RawPeer) -> None:
         for name in (
             'group.version', 'share.version', 'streams.version', 'eligible.leader.replicas.version', 'no.such',
         ):
-            for level in (-1, 0, 1, 2):
+            for level in (-1, 0, 1, 3):
                 for kind in (upgrade, safe, unsafe) if version else (upgrade,):
                     if version or level:
                         update(version, (name, level, kind), validate_only=version > 0)
@@ -636,7 +636,7 @@ def update_features(peer: RawPeer) -> None:
         update(2, ('group.version', 1, kind), validate_only=True)
     for level, kind in (
         (30, upgrade), (30, safe), (29, upgrade), (29, safe), (29, unsafe), (7, safe), (7, unsafe), (6, safe),
-        (0, unsafe), (31, upgrade),
+        (0, unsafe), (34, upgrade),
     ):
         update(2, ('metadata.version', level, kind), validate_only=True)
     for level, kind in ((2, upgrade), (1, upgrade), (1, safe), (0, unsafe), (3, upgrade)):

@@ -25,6 +25,19 @@ def test_levels_go_up_and_down():
     assert records(('streams.version', 1, UP)) == [('streams.version', 1)]
 
 
+def test_share_version_goes_up_without_a_metadata_version_and_down_again():
+    assert records(('share.version', 2, UP)) == [('share.version', 2)]
+    assert records(('share.version', 1, DOWN), finalized={**FRESH, 'share.version': 2}) == [('share.version', 1)]
+    with pytest.raises(KafkaError, match='supports 0 to 2'):
+        records(('share.version', 3, UP))
+
+
+def test_a_refused_downgrade_of_metadata_version_refuses_the_other_features():
+    finalized = {**FRESH, 'metadata.version': 33, 'share.version': 2}
+    with pytest.raises(KafkaError, match='cannot express'):
+        records(('share.version', 1, DOWN), ('metadata.version', 30, DOWN), finalized=finalized)
+
+
 def test_metadata_version_comes_first():
     finalized = {'metadata.version': 20}
     assert records(('group.version', 1, UP), ('metadata.version', 30, UP), finalized=finalized) == [
@@ -34,7 +47,8 @@ def test_metadata_version_comes_first():
 @pytest.mark.parametrize('update', [
     ('no.such.version', 1, UP), ('no.such.version', 0, LOSE), ('', 1, UP), ('group.version', 2, UP),
     ('group.version', -1, DOWN), ('group.version', 0, UP), ('streams.version', 1, DOWN), ('streams.version', 1, LOSE),
-    ('group.version', 1, 0), ('group.version', 1, 4), ('group.version', 1, -1), ('metadata.version', 31, UP),
+    ('group.version', 1, 0), ('group.version', 1, 4), ('group.version', 1, -1), ('metadata.version', 34, UP),
+    ('streams.version', 2, UP),
     ('metadata.version', 6, DOWN), ('metadata.version', 29, DOWN), ('metadata.version', 29, LOSE),
     ('metadata.version', 29, UP), ('kraft.version', 0, DOWN),
 ])
@@ -46,6 +60,7 @@ def test_other_changes_are_refused_and_take_the_good_ones_along(update):
 
 @pytest.mark.parametrize(('current', 'wanted', 'is_allowed'), [
     (29, 23, True), (29, 22, False), (22, 17, True), (18, 16, False), (10, 8, True), (30, 29, False),
+    (31, 30, True), (32, 31, False), (33, 32, False), (33, 30, False),
 ])
 def test_metadata_version_goes_down_if_no_record_is_lost(current, wanted, is_allowed):
     for upgrade_type in (DOWN, LOSE):

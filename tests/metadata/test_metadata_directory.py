@@ -9,7 +9,7 @@ import json
 import uuid
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem
+from controller_directory import ControllerDirectory, CountdownFileSystem, create_topic
 from reference.kraft import read_log, record_kinds
 
 from kbroker.base.errors import KafkaError
@@ -25,6 +25,7 @@ from kbroker.metadata.directory import (
     read_meta_properties,
     write_meta_properties,
 )
+from kbroker.metadata.features import RELEASES
 from kbroker.metadata.snapshots import encode_format_snapshot
 from kbroker.protocol.messages import (
     FeatureLevelRecord,
@@ -145,10 +146,13 @@ def test_meta_properties_that_do_not_fit_are_refused(
     ('records', 'match'),
     [
         (
-            [FeatureLevelRecord(name='metadata.version', feature_level=31)],
-            'metadata.version at level 31, expected 7 to 30',
+            [FeatureLevelRecord(name='metadata.version', feature_level=34)],
+            'metadata.version at level 34, expected 7 to 33',
         ),
-        ([FeatureLevelRecord(name='share.version', feature_level=2)], 'share.version at level 2'),
+        (
+            [FeatureLevelRecord(name='share.version', feature_level=3)],
+            'share.version at level 3, expected 0 to 2',
+        ),
         ([FeatureLevelRecord(name='unheard.of', feature_level=1)], 'unheard.of at level 1'),
         ([RegisterBrokerRecord(broker_id=2, broker_epoch=1)], 'found broker 2 registered'),
         (
@@ -219,13 +223,30 @@ def test_the_voters_of_a_format_snapshot_are_checked_before_the_first_start(unpa
 @pytest.mark.parametrize(
     ('features', 'match'),
     [
-        ({'metadata.version': 31}, 'metadata.version at level 31'),
+        ({'metadata.version': 34}, 'metadata.version at level 34'),
         ({'metadata.version': 30, 'unheard.of': 1}, 'unheard.of at level 1'),
         ({'group.version': 1}, 'no level of metadata.version'),
     ],
 )
 def test_features_of_a_format_snapshot_are_checked_before_the_first_start(unpack, features: dict, match: str) -> None:
     node = unpack('kafka-4.4-freshly-formatted')
+    format_with(node, features)
+    node.assert_refused(DirectoryRefusedError, match)
+
+
+def test_a_directory_with_the_levels_of_kafka_4_4_is_opened_and_keeps_them(unpack) -> None:
+    node = unpack('kafka-4.4-freshly-formatted')
+    format_with(node, RELEASES['4.4'])
+    controller = node.start()
+    assert controller.image.features == RELEASES['4.4']
+    create_topic(controller, 't', 1)
+    node.stop(controller)
+    again = node.start()
+    assert again.image.features == RELEASES['4.4'] and 't' in again.image.topics
+
+
+def format_with(node: ControllerDirectory, features: dict[str, int]) -> None:
+    """Replace the snapshot that formatting wrote by one with the levels `features`."""
     (snapshot,) = node.metadata_directory.glob('*.checkpoint')
     properties = read_meta_properties(FileSystem(), str(node.log_dir))
     snapshot.chmod(0o600)
@@ -237,7 +258,6 @@ def test_features_of_a_format_snapshot_are_checked_before_the_first_start(unpack
             timestamp_ms=0,
         )
     )
-    node.assert_refused(DirectoryRefusedError, match)
 
 
 def test_features_of_a_bootstrap_file_win_over_those_of_the_format_snapshot(unpack) -> None:
