@@ -80,7 +80,7 @@ CONTROLLERS_UNREGISTERED_SINCE = 33
 """The lowest metadata.version with which the metadata log may contain UnregisterController records."""
 
 DEAD_LETTERS_SINCE = 2
-"""The lowest share.version with which share groups write dead letters (KIP-1191)."""
+"""The lowest share.version with which share groups write dead letters."""
 
 _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
     RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (7, 1)),
