@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0-4.
+"""ApiVersions (key 18), versions 0-5.
 
 The version ranges in the answer come from the declarations of the APIs and from the settings. The features come from
 the metadata log.
@@ -11,6 +11,11 @@ From version 3 on, the client names its software. A name or version that does no
 INVALID_REQUEST. Before a login, a connection gets only one successful answer. This answer lists the same APIs as an
 answer after the login. Answers of versions 0-3 omit supported features whose lowest level is 0, because older clients
 reject that level (KIP-1022).
+
+From version 5 on, a client may send the cluster id and the node id that an earlier Metadata answer gave it for this
+address (KIP-1242). If the address belongs to another cluster or node now, the answer is REBOOTSTRAP_REQUIRED. The
+client then forgets all nodes and begins with `bootstrap.servers` again. A request with only one of the two ids gets
+INVALID_REQUEST. The connection stays open in both cases.
 """
 from __future__ import annotations
 
@@ -28,16 +33,15 @@ SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
 
 def handle(request: Request, body: Any) -> Any:
-    apis = apis_under(request.node.config)
-    if request.version >= 3:
-        for value in (body.client_software_name, body.client_software_version):
-            if SOFTWARE.fullmatch(value) is None:
-                return with_ranges(ErrorCode.INVALID_REQUEST, apis)
-    response = with_ranges(ErrorCode.NONE, apis)
-    image = request.node.metadata.image
+    metadata = request.node.metadata
+    error = error_of(body, request.version, metadata.cluster_id, metadata.node_id)
+    if error != ErrorCode.NONE:
+        return ApiVersionsResponse(error_code=int(error))
+    response = with_ranges(ErrorCode.NONE, apis_under(request.node.config))
+    image = metadata.image
     response.supported_features = [
         ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-        for name, (lowest, highest) in sorted(request.node.metadata.supported_features.items())
+        for name, (lowest, highest) in sorted(metadata.supported_features.items())
         if lowest > 0 or request.version >= 4
     ]
     response.finalized_features_epoch = image.metadata_offset
@@ -49,6 +53,22 @@ def handle(request: Request, body: Any) -> Any:
     if session is not None and session.state == LoginState.UNKNOWN:
         session.move(LoginState.INTRODUCED)
     return response
+
+
+def error_of(body: Any, version: int, cluster_id: str, node_id: int) -> ErrorCode:
+    """Return the error of a request to the node `node_id` of the cluster `cluster_id`, or NONE.
+
+    An empty cluster id is an id. A node id below 0 is none.
+    """
+    if version >= 3:
+        for value in (body.client_software_name, body.client_software_version):
+            if SOFTWARE.fullmatch(value) is None:
+                return ErrorCode.INVALID_REQUEST
+    if (body.cluster_id is None) != (body.node_id < 0):
+        return ErrorCode.INVALID_REQUEST
+    if body.cluster_id is not None and (body.cluster_id, body.node_id) != (cluster_id, node_id):
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE
 
 
 def with_ranges(code: ErrorCode, apis: list[Api]) -> Any:
@@ -65,4 +85,4 @@ def error_response(_body: Any, code: ErrorCode, _message: str, _version: int) ->
     return with_ranges(code, served_apis())
 
 
-API = Api(ApiKey.API_VERSIONS, 0, 4, handle, error_response)
+API = Api(ApiKey.API_VERSIONS, 0, 5, handle, error_response)

@@ -1,6 +1,11 @@
-"""The APIs about the cluster: versions, features, the broker itself, its directory, leaders."""
+"""The APIs about the cluster: versions, features, the broker itself, its directory, leaders.
+
+Covers KIP-1242.
+"""
 
 import pytest
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import build
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode
@@ -9,12 +14,12 @@ from kbroker.protocol.codec import decode
 from kbroker.protocol.messages import ApiVersionsResponse
 
 
-def ask_versions(client, version, name='test', software='1.0'):
+def ask_versions(client, version, name='test', software='1.0', **expected):
     names = {'client_software_name': name, 'client_software_version': software} if version >= 3 else {}
-    return client.ask('ApiVersions', version, **names)
+    return client.ask('ApiVersions', version, **names, **expected)
 
 
-@pytest.mark.parametrize('version', range(5))
+@pytest.mark.parametrize('version', range(6))
 def test_the_versions_served_are_those_that_the_handlers_declare(client, version):
     answer = ask_versions(client, version)
     assert {entry.api_key: entry.max_version for entry in answer.api_keys} == {
@@ -37,7 +42,7 @@ def test_a_version_of_the_future_is_answered_in_version_0_with_the_range(client)
     (reply,) = connection.replies
     answer = decode(ApiVersionsResponse, reply, 0, 4)
     assert reply[:4] == b'\0\0\0\7' and answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert (ApiKey.API_VERSIONS, 0, 4) in {
+    assert (ApiKey.API_VERSIONS, 0, 5) in {
         (entry.api_key, entry.min_version, entry.max_version) for entry in answer.api_keys
     }
 
@@ -46,7 +51,48 @@ def test_a_version_of_the_future_is_answered_in_version_0_with_the_range(client)
     ('name', 'software'), [('', '1'), ('a', ''), ('bad name', '1'), ('-a', '1'), ('a', '1.'), ('a', '1_0')]
 )
 def test_a_client_that_names_itself_badly_is_refused(client, name, software):
-    assert ask_versions(client, 3, name, software).error_code == ErrorCode.INVALID_REQUEST
+    answer = ask_versions(client, 3, name, software)
+    assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, [])
+
+
+@pytest.mark.parametrize(
+    ('cluster_id', 'node_id', 'code'),
+    [
+        ('own', 1, ErrorCode.NONE),
+        (None, -1, ErrorCode.NONE),
+        ('own', 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ('own', 0, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ('other', 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ('', 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ('', -1, ErrorCode.INVALID_REQUEST),
+        ('own', -1, ErrorCode.INVALID_REQUEST),
+        ('other', -1, ErrorCode.INVALID_REQUEST),
+        (None, 0, ErrorCode.INVALID_REQUEST),
+        (None, 1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_client_that_expects_another_cluster_or_node_has_to_bootstrap_again(client, cluster_id, node_id, code):
+    if cluster_id == 'own':
+        cluster_id = ask_cluster_id(client)
+    message = build(
+        'ApiVersionsRequest', client_software_name='x', client_software_version='1', cluster_id=cluster_id,
+        node_id=node_id,
+    )
+    connection = client.broker.connect()
+    client.broker.send(connection, frame_of(message, 5))
+    (reply,) = connection.replies
+    answer = decode(ApiVersionsResponse, reply, 5, 4)
+    assert answer.error_code == code and connection.closed is None
+    if code == ErrorCode.NONE:
+        assert len(answer.api_keys) == len(served_apis()) and answer.finalized_features
+    else:
+        assert reply[4:] == code.to_bytes(2) + b'\1' + bytes(5)
+
+
+def ask_cluster_id(client):
+    """Return the cluster id that the answers to Metadata and DescribeCluster agree on."""
+    (cluster_id,) = {client.ask('Metadata', 12, topics=[]).cluster_id, client.ask('DescribeCluster', 1).cluster_id}
+    return cluster_id
 
 
 def test_features_are_those_of_the_metadata_log(client):

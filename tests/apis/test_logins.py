@@ -6,7 +6,7 @@ from api_client import ApiClient
 from login_broker import LISTENER, login_broker
 from support.brokers.in_process_broker import frame_of
 from support.brokers.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
-from support.clients.login_client import LoginClient, versions
+from support.clients.login_client import LoginClient, connect, versions
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode
@@ -62,6 +62,17 @@ def test_a_login_by_plain_gives_the_connection_its_principal(client):
     assert not client.session.is_guarded
     assert client.connection.largest_frame_bytes is None
     assert len(client.ask(metadata(), 12).brokers) == 1
+
+
+def test_a_client_that_expected_another_cluster_may_ask_for_the_versions_again(broker):
+    connection = connect(broker)
+    expected = messages.ApiVersionsRequest(client_software_name='x', client_software_version='1', cluster_id='other',
+                                           node_id=BROKER)
+    for request, code, state in ((expected, ErrorCode.REBOOTSTRAP_REQUIRED, LoginState.UNKNOWN),
+                                 (versions(), ErrorCode.NONE, LoginState.INTRODUCED)):
+        broker.send(connection, frame_of(request, 5))
+        assert connection.replies[-1][4:6] == code.to_bytes(2)
+        assert (connection.session.state, connection.is_leaving) == (state, False)
 
 
 def test_a_login_by_tokens_without_headers(broker, client):

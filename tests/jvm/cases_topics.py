@@ -667,7 +667,8 @@ def api_versions(peer: RawPeer) -> None:
     ):
         for wanted in (3, 4):
             answer = peer.ask('ApiVersions', wanted, client_software_name=name, client_software_version=version)
-            answer.api_keys, answer.supported_features, answer.finalized_features = [], [], []
+            if answer.error_code == 0:
+                answer.api_keys, answer.supported_features, answer.finalized_features = [], [], []
 
 
 @case

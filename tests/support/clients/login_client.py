@@ -32,14 +32,20 @@ class LoginConnection(InProcessConnection):
         self.is_leaving = True
 
 
+def connect(broker: InProcessBroker, listener: str = 'SASL_PLAINTEXT') -> LoginConnection:
+    """Return a connection that has sent nothing yet."""
+    connection = LoginConnection(next(broker._connection_ids))
+    connection.listener_name = listener
+    connection.session = broker.authentication.open(connection)
+    return connection
+
+
 class LoginClient:
     """The connection of a client that logs in. It has already received the answer to ApiVersions."""
 
     def __init__(self, broker: InProcessBroker, listener: str = 'SASL_PLAINTEXT'):
         self.broker = broker
-        self.connection = LoginConnection(next(broker._connection_ids))
-        self.connection.listener_name = listener
-        self.connection.session = broker.authentication.open(self.connection)
+        self.connection = connect(broker, listener)
         self.broker.send(self.connection, frame_of(versions(), 3))
         self.answered = len(self.connection.replies)
 
