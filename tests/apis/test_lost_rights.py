@@ -277,3 +277,15 @@ def test_a_client_that_may_not_create_one_internal_topic_of_its_streams_group_cr
     guard.allow(Operation.CREATE, CLUSTER_NAME, CLUSTER)
     assert beat(member_epoch=1) == ({'first', 'second'}, [''])
     assert beat(member_epoch=1)[1] == []
+
+
+def test_partitions_of_topics_that_a_client_may_not_alter_do_not_count_as_additional(guard, alice):
+    def grown():
+        topics = [{'name': name, 'count': 9_000, 'assignments': None} for name in ('orders', 'payments')]
+        results = alice.ask('CreatePartitions', timeout_ms=1000, validate_only=True, topics=topics).results
+        return {result.name: result.error_code for result in results}
+
+    guard.allow(Operation.ALTER, 'orders')
+    assert grown() == {'orders': 0, 'payments': DENIED}
+    guard.allow(Operation.ALTER, 'payments')
+    assert grown() == dict.fromkeys(('orders', 'payments'), ErrorCode.POLICY_VIOLATION)

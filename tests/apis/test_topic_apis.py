@@ -205,6 +205,32 @@ def test_new_partitions_may_be_assigned(client, brokers, code):
     assert grow(client, 3, assignments=[{'broker_ids': ids} for ids in brokers]) == code
 
 
+def grown(client, **counts):
+    """Send one CreatePartitions for several topics. Return the error code of each topic."""
+    topics = [{'name': name, 'count': count, 'assignments': None} for name, count in counts.items()]
+    results = client.ask('CreatePartitions', timeout_ms=1000, validate_only=True, topics=topics).results
+    return {result.name: result.error_code for result in results}
+
+
+def test_a_request_adds_at_most_10000_partitions(client):
+    client.create_topic('payments')
+    assert grown(client, orders=5001, payments=5001) == {'orders': 0, 'payments': 0}
+    assert grown(client, orders=5001, payments=5002, absent=7) == dict.fromkeys(
+        ('orders', 'payments', 'absent'), ErrorCode.POLICY_VIOLATION), 'also the topic that does not exist'
+    assert grown(client, orders=2**31 - 1, payments=2**31 - 1) == dict.fromkeys(
+        ('orders', 'payments'), ErrorCode.POLICY_VIOLATION)
+
+
+def test_only_partitions_of_existing_topics_count_as_additional(client):
+    client.create_topic('payments')
+    assert grown(client, orders=3, payments=-20_000, absent=20_000) == {
+        'orders': 0, 'payments': ErrorCode.INVALID_PARTITIONS, 'absent': ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_the_limit_of_additional_partitions_comes_before_the_check_of_assignments(client):
+    assert grow(client, 20_001, assignments=[{'broker_ids': [1]}]) == ErrorCode.POLICY_VIOLATION
+
+
 def test_a_topic_that_would_grow_twice_does_not(client):
     assert grow(client, 2, 3) == ErrorCode.INVALID_REQUEST
     assert len(client.broker.topics.topic('orders').partitions) == 1
