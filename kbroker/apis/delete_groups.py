@@ -1,7 +1,9 @@
-"""DeleteGroups (key 42), versions 0-2.
+"""DeleteGroups (key 42), versions 0-3.
 
 Deletes groups without members, and their offsets. A group that has members gets NON_EMPTY_GROUP. A group that does not
-exist gets GROUP_ID_NOT_FOUND. The answer is sent when all tombstones are durable.
+exist gets GROUP_ID_NOT_FOUND. The answer is sent when all tombstones are durable. Version 3 adds a message to each
+result. It is always null: Kafka's brokers write one only if a plugin refuses to delete the topology description of a
+streams group (KIP-1331), and this broker has no such plugin.
 """
 
 from __future__ import annotations
@@ -70,4 +72,4 @@ def error_response(body: Any, code: ErrorCode, message: str, version: int) -> An
     ])
 
 
-API = Api(ApiKey.DELETE_GROUPS, 0, 2, handle, error_response)
+API = Api(ApiKey.DELETE_GROUPS, 0, 3, handle, error_response)

@@ -370,13 +370,13 @@ def test_listed_groups_can_be_filtered(wire, filters, found):
     assert len(wire.ask(list_groups, 5, **filters).groups) == found
 
 
-@pytest.mark.parametrize('version', range(3))
+@pytest.mark.parametrize('version', range(4))
 def test_groups_are_deleted_one_by_one(wire, version):
     wire.commit(9, {('orders', 0): 1})
     answer = wire.ask(delete_groups, version, groups_names=[GROUP, 'nowhere'])
-    assert [(result.group_id, result.error_code) for result in answer.results] == [
-        (GROUP, 0),
-        ('nowhere', ErrorCode.GROUP_ID_NOT_FOUND),
+    assert [(result.group_id, result.error_code, result.error_message) for result in answer.results] == [
+        (GROUP, 0, None),
+        ('nowhere', ErrorCode.GROUP_ID_NOT_FOUND, None),
     ]
     assert wire.ask(delete_groups, version, groups_names=[]).results == []
 
