@@ -151,8 +151,7 @@ def end_request(Request request not None, body, error, _result):
 
 
 cdef Commit commit_of(body, dict offsets):
-    return Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id,
-                  is_transactional=True)
+    return Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
 
 
 cdef int commit(Request request, body, Commit made, list hosted, bint is_long) except -1:

@@ -16,7 +16,6 @@ cdef class Commit:
     cdef readonly str member_id
     cdef readonly str group_instance_id
     cdef readonly int64_t retention_ms
-    cdef readonly bint is_transactional
     cdef list keys                      # a list of the OffsetKey of each row; None until the rows are made
     cdef list rows                      # a CommittedOffset for each key in `keys`
     cdef dict results                   # {(topic, partition): error code}

@@ -18,8 +18,6 @@ class Commit:
     member_id: str
     group_instance_id: str | None
     retention_ms: int
-    is_transactional: bool
     def __init__(self, group_id: str, offsets: dict[TopicPartition, NewOffset], generation: int = -1,
-                 member_id: str = '', group_instance_id: str | None = None, retention_ms: int = -1,
-                 is_transactional: bool = False) -> None: ...
+                 member_id: str = '', group_instance_id: str | None = None, retention_ms: int = -1) -> None: ...
     def names_member(self) -> bool: ...

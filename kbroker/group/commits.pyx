@@ -23,19 +23,17 @@ cdef class Commit:
     * `retention_ms`: the time after the commit at which the offsets expire (OffsetCommit versions 2 to 4), or -1 if
       offsets.retention.minutes applies.
 
-    A commit also has the rows that were made from it, so it can be stored only once. As in Kafka, rows of a
-    transactional commit have no topic id.
+    A commit also has the rows that were made from it, so it can be stored only once.
     """
 
     def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',
-                 str group_instance_id=None, int64_t retention_ms=-1, bint is_transactional=False):
+                 str group_instance_id=None, int64_t retention_ms=-1):
         self.group_id = group_id
         self.offsets = offsets
         self.generation = generation
         self.member_id = member_id
         self.group_instance_id = group_instance_id
         self.retention_ms = retention_ms
-        self.is_transactional = is_transactional
 
     cpdef bint names_member(self) except -1:
         """Return whether the request has a generation, a member id or an instance id."""

@@ -144,7 +144,6 @@ cdef class Offsets:
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
-        keeps_topic_id = expire_timestamp_ms is None and not commit.is_transactional
         for partition, new in offsets.items():
             metadata = new.metadata or ''
             if len(metadata) > self._longest_metadata:
@@ -157,9 +156,10 @@ cdef class Offsets:
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
             # The offset in memory has exactly the fields that a replay of its row would set. The row has no leader
-            # epoch if it has an expiry time. It has no topic id if it has an expiry time or is part of a transaction.
+            # epoch and no topic id if it has an expiry time. As in Kafka 4.4, rows in a transaction have the topic id
+            # with every version of TxnOffsetCommit (KIP-1319).
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
-            committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
+            committed.topic_id = new.topic_id if expire_timestamp_ms is None else NO_TOPIC_ID
             commit.keys.append(offset_key(group_id, partition[0], partition[1]))
             commit.rows.append(committed)
 

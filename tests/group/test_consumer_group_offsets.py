@@ -69,13 +69,14 @@ def test_a_commit_in_a_transaction_may_name_no_member(world, member, epoch, memb
     assert commit_transactional(world, epoch, member_id) is code
 
 
-def test_rows_of_plain_commits_alone_have_a_topic_id(world, member):
+def test_rows_of_commits_have_a_topic_id_unless_they_have_an_expiry_time(world, member):
     assert commit(world, 3, 'a') is commit_transactional(world, 3, 'a') is ErrorCode.NONE
+    assert world.commit(T0, 5, version=4, group_id='simple', retention_ms=DAY_MS).code is ErrorCode.NONE
     rows = [read_row(record.key, record.value, record.offset)
             for batch in world.partition.stored for record in decode_records(batch)]
-    plain, transactional = [row.committed for row in rows if isinstance(row, OffsetRow)]
-    assert plain.topic_id == world.topics.topic('t').topic_id
-    assert transactional.topic_id == NO_TOPIC_ID
+    plain, transactional, expiring = [row.committed for row in rows if isinstance(row, OffsetRow)]
+    assert plain.topic_id == transactional.topic_id == world.topics.topic('t').topic_id
+    assert expiring.topic_id == NO_TOPIC_ID
 
 
 def test_an_older_epoch_does_not_do_for_a_partition_that_came_later(world):

@@ -97,6 +97,17 @@ def test_an_offset_is_written_in_version_4_with_the_id_of_its_topic():
     )]
 
 
+def test_an_offset_in_a_transaction_has_the_bytes_of_apache_kafka():
+    """The bytes were written by Apache Kafka 4.4.0 for a TxnOffsetCommit."""
+    topic_id = bytes.fromhex('ebf9819ae4a74fc59c5a42c22209cf85')
+    assert rows_of(appended([KEY], [CommittedOffset(7, -1, 'm', 0x1a21cbafb68, topic_id=topic_id)],
+                            TransactionalProducer(0, 0, None))) == [(
+        KEY_BYTES,
+        bytes.fromhex(
+            '00040000000000000007ffffffff026d000001a21cbafb68010010ebf9819ae4a74fc59c5a42c22209cf85'),
+    )]
+
+
 def test_an_offset_with_a_retention_of_its_own_is_written_in_version_1():
     assert rows_of(appended([KEY], [CommittedOffset(5, 9, 'm', T, T + 1000)])) == [
         (KEY_BYTES, struct.pack('>hq', 1, 5) + text('m') + struct.pack('>qq', T, T + 1000))]

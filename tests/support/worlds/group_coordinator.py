@@ -13,7 +13,7 @@ from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
 from kbroker.base.long_work import LongWork
-from kbroker.group.commits import Commit, NewOffset
+from kbroker.group.commits import NO_TOPIC_ID, Commit, NewOffset
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.offset_operations import FetchedOffset
 from kbroker.group.shard import TransactionalProducer
@@ -113,14 +113,13 @@ class World:
             Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer.completion()))
         return answer
 
-    def commit_transactional(self, partition: tuple[str, int], offset: int, producer_id: int, *, group_id: str = GROUP,
-                             **member: Any) -> Answer:
+    def commit_transactional(self, partition: tuple[str, int], offset: int, producer_id: int, *, version: int = 5,
+                             group_id: str = GROUP, topic_id: bytes | None = None, **member: Any) -> Answer:
         answer = Answer()
-        commit = Commit(
-            group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)},
-            is_transactional=True, **member)
+        new = NewOffset(offset, topic_id=topic_id or self.topics.topic(partition[0]).topic_id)
+        commit = Commit(group_id, {partition: new}, **member)
         answer.attempt(lambda: self.groups.commit_transactional(
-            commit, 5, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
+            commit, version, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
             answer.completion()))
         return answer
 
@@ -132,9 +131,9 @@ class World:
             commit=commit, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=0,
             timestamp_ms=self.clock.wall_ms()))
 
-    def fetched(self, partition: tuple[str, int], *, group_id: str = GROUP,
-                require_stable: bool = False) -> FetchedOffset:
-        return self.groups.fetch_offsets(group_id, [partition], require_stable)[partition]
+    def fetched(self, partition: tuple[str, int], *, group_id: str = GROUP, require_stable: bool = False,
+                topic_id: bytes = NO_TOPIC_ID) -> FetchedOffset:
+        return self.groups.fetch_offsets(group_id, [partition], require_stable, topic_id)[partition]
 
     def fetched_all(self, group_id: str = GROUP, *, require_stable: bool = False) -> dict[Any, FetchedOffset]:
         """Return all offsets that the group has committed."""
