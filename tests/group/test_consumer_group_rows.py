@@ -14,6 +14,7 @@ from kbroker.group.consumer import rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember, Resolved
 from kbroker.group.coordinator import KINDS
+from kbroker.group.modern.heartbeat import NO_TIME
 from kbroker.group.modern.reconcile import FREE, Assigned, State
 from kbroker.protocol.messages import ShareGroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
@@ -46,6 +47,7 @@ def since(epoch, *partitions):
      '0000000002630b2f3132372e302e302e3102027401000493e000010020010000afc8020672616e6765120001000000010001'
      '74ffffffff000000000000'),
     (rows.assignment_epoch_row('g1', 2, T), '000600026731', '0000000000020100080000018bcfe56800'),
+    (rows.assignment_epoch_row('g1', 3, NO_TIME), '000600026731', '00000000000300'),
     (rows.target_row('g1', 'm1', {TOPIC: frozenset({0, 1, 2})}), '00070002673100026d31',
      '000002000102030405060708090a0b0c0d0e0f040000000000000001000000020000'),
     (rows.target_row('g1', 'm1', {}), '00070002673100026d31', '00000100'),

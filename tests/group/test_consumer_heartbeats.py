@@ -158,9 +158,9 @@ def test_leaving_bumps_the_epoch_and_leaves_the_rows_of_the_group():
     a.join()
     answer = a.leave()
     assert (answer.value.member_id, answer.value.member_epoch, answer.value.heartbeat_interval_ms) == ('a', -1, 0)
-    assert last_batch(world) == ['T8', 'T7', 'T5', '3']
+    assert last_batch(world) == ['T8', 'T7', 'T5', '3', '6']
     group = consumer_group(world)
-    assert (group.state_name, group.epoch, group.assignment_epoch, group.metadata_hash) == ('Empty', 3, 2, 0)
+    assert (group.state_name, group.epoch, group.assignment_epoch, group.metadata_hash) == ('Empty', 3, 3, 0)
     world.restart()
     assert consumer_group(world).epoch == 3
 
@@ -194,6 +194,16 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
     assert consumer_group(world).state_name == 'Assigning'
     a.heartbeat()
     assert consumer_group(world).state_name == 'Reconciling'
+
+
+def test_the_first_member_after_the_last_has_left_is_assigned_within_the_interval():
+    world = world_of(group_consumer_assignment_interval_ms=1000)
+    a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
+    a.join()
+    a.leave()
+    world.restart()
+    b.join()
+    assert consumer_group(world).state_name == 'Stable'
 
 
 def test_a_clock_that_was_set_back_delays_no_assignment():

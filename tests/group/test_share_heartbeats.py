@@ -134,9 +134,18 @@ def test_a_session_that_ends_fences_the_member():
     a = Sharer(world, 'a', 't')
     a.join()
     world.advance(45_000)
-    assert last_batch(world) == ['T14', 'T13', 'T10', '11']
+    assert last_batch(world) == ['T14', 'T13', 'T10', '11', '12']
     assert a.heartbeat().code is ErrorCode.UNKNOWN_MEMBER_ID
     assert share_group(world).state_name == 'Empty'
+
+
+def test_the_first_member_after_the_last_has_left_is_assigned_within_the_interval():
+    world = world_of(group_share_assignment_interval_ms=1000)
+    a, b = Sharer(world, 'a', 't'), Sharer(world, 'b', 't')
+    a.join()
+    a.leave()
+    world.restart()
+    assert assignment_in(world, b.join())['t']
 
 
 def test_leaving_removes_the_member():
@@ -145,7 +154,7 @@ def test_leaving_removes_the_member():
     a.join()
     answer = a.leave()
     assert (answer.value.member_id, answer.value.member_epoch) == ('a', -1)
-    assert last_batch(world) == ['T14', 'T13', 'T10', '11']
+    assert last_batch(world) == ['T14', 'T13', 'T10', '11', '12']
     assert a.leave().code is ErrorCode.UNKNOWN_MEMBER_ID
     assert Sharer(world, 'a', group_id='none').leave().code is ErrorCode.GROUP_ID_NOT_FOUND
 

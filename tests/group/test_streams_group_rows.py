@@ -6,10 +6,11 @@ import pytest
 from kbroker.base.errors import CorruptLogError
 from kbroker.group.assignors.sticky import Role
 from kbroker.group.coordinator import KINDS
+from kbroker.group.modern.heartbeat import NO_TIME
 from kbroker.group.modern.reconcile import Assigned, State
 from kbroker.group.records import read_row
 from kbroker.group.streams import rows
-from kbroker.group.streams.member import Endpoint, StreamsMember
+from kbroker.group.streams.member import DescriptionEpochs, Endpoint, StreamsMember
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest as Request
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 
@@ -31,11 +32,16 @@ def member(**fields):
 
 
 @pytest.mark.parametrize(('row', 'key', 'value'), [
-    (rows.epoch_row('g1', 2, HASH_OF_T, 0, {'num.standby.replicas': '0'}), '0011' + GROUP,
+    (rows.epoch_row('g1', 2, HASH_OF_T, 0, {'num.standby.replicas': '0'}, DescriptionEpochs()), '0011' + GROUP,
      '000000000002923c2ee2c05e23d702000400000000011902156e756d2e7374616e6462792e7265706c69636173023000'),
+    (rows.epoch_row('g1', 3, 5, 1, {'num.standby.replicas': '1', 'rack.aware.assignment.tags': 'zone,rack'},
+                    DescriptionEpochs(1, 2)), '0011' + GROUP,
+     '000000000003000000000000000504000400000001013f03156e756d2e7374616e6462792e7265706c696361730231001b7261636b2e61'
+     '776172652e61737369676e6d656e742e746167730a7a6f6e652c7261636b00020400000001030400000002'),
     (rows.member_row('g1', member()), '0013' + GROUP + MEMBER,
      '0000000002630b2f3132372e302e302e31000493e000000000037031ff0100'),
     (rows.assignment_epoch_row('g1', 2, T), '0014' + GROUP, '0000000000020100080000018bcfe56800'),
+    (rows.assignment_epoch_row('g1', 3, NO_TIME), '0014' + GROUP, '00000000000300'),
     (rows.target_row('g1', 'm1', {ACTIVE: frozenset({0, 1, 2})}), '0015' + GROUP + MEMBER,
      '00000202300400000000000000010000000200010100'),
     (rows.current_row('g1', 'm1', Assigned(State.STABLE, 2, 0, {ACTIVE: {0: 2, 1: 2, 2: 2}})), '0016' + GROUP + MEMBER,
@@ -76,7 +82,7 @@ PARTS = Request.Topology(epoch=0, subtopologies=[Request.Subtopology(
     copartition_groups=[Request.CopartitionGroup(
         source_topics=[0, 1], source_topic_regex=[], repartition_source_topics=[0])])])
 WHOLE_ROWS = {
-    'epoch': rows.epoch_row('g1', 2, HASH_OF_T, 0, {'num.standby.replicas': '0'}),
+    'epoch': rows.epoch_row('g1', 2, HASH_OF_T, 0, {'num.standby.replicas': '0'}, DescriptionEpochs(1, 2)),
     'member': rows.member_row('g1', member(endpoint=Endpoint('host', 1), tags=(('zone', 'a'),))),
     'assignment epoch': rows.assignment_epoch_row('g1', 2, T),
     'target': rows.target_row('g1', 'm1', {ACTIVE: frozenset({0, 1}), STANDBY: frozenset({2})}),

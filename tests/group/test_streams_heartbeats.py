@@ -6,6 +6,7 @@ from support.worlds.group_coordinator import GROUP, Answer, World
 from support.worlds.streams_groups import StreamsClient, active_tasks, statuses, streams_group, topology
 
 from kbroker.base.errors import ErrorCode
+from kbroker.group.streams.member import DescriptionEpochs
 from kbroker.group.streams.topology import Status
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
@@ -123,6 +124,29 @@ def test_a_session_that_ends_and_a_leave_fence_the_member():
     answer = b.leave()
     assert (answer.value.member_id, answer.value.member_epoch) == ('b', -1)
     assert streams_group(world).state_name == 'Empty'
+
+
+def test_the_first_member_after_the_last_has_left_is_assigned_within_the_interval():
+    world = world_of(group_streams_assignment_interval_ms=1000)
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    a.leave()
+    assert last_batch(world) == ['T22', 'T21', 'T19', '17', '20']
+    world.restart()
+    assert active_tasks(b.join()) == {'0': {0, 1}}
+
+
+def test_the_epochs_of_topology_descriptions_in_a_row_of_kafka_stay_in_the_rows_that_replace_it():
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    key, value = streams_group(world).epoch_rows(2, 0)[0]
+    value.stored_description_topology_epoch, value.failed_description_topology_epoch = 4, 5
+    streams_group(world).apply(key, value)
+    b.join()
+    a.leave()
+    world.restart()
+    assert streams_group(world).described == DescriptionEpochs(stored=4, failed=5)
 
 
 def test_a_member_that_does_not_give_tasks_up_in_time_is_fenced():

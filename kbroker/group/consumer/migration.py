@@ -23,7 +23,7 @@ from kbroker.group.consumer import rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import NOTHING, ClassicFields, ConsumerMember, Target
 from kbroker.group.kinds import Row, Steps
-from kbroker.group.modern.heartbeat import MEMBERS_A_PART, Place
+from kbroker.group.modern.heartbeat import MEMBERS_A_PART, NO_TIME, Place
 from kbroker.group.modern.reconcile import Assigned
 from kbroker.group.shard import coordinator_error
 from kbroker.group.turns import Outcome
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 UPGRADE_POLICIES = frozenset(('bidirectional', 'upgrade'))
 DOWNGRADE_POLICIES = frozenset(('bidirectional', 'downgrade'))
 DISABLED = 'disabled'
-NO_TIME = 0
 ROWS_A_PART = 16
 """The number of rows that are made or applied between two yields."""
 

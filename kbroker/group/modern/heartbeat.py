@@ -36,6 +36,8 @@ LEAVE_FOR_A_WHILE_EPOCH = -2
 """The member epochs in requests of a member that joins, of a member that leaves, and of a static member that leaves
 temporarily."""
 
+NO_TIME = 0
+"""The assignment time in the row of the assignment epoch of a group whose targets no assignor has computed."""
 MEMBERS_A_PART = 64
 """The number of members that a loop handles between two yields."""
 
@@ -417,6 +419,8 @@ class Heartbeats:
         rows += group.subscription_tombstones(gone)
         names = yield from self.names_without(group, gone)
         rows += group.epoch_rows(group.epoch + 1, (yield from self.place.changes.hash_of(names)))
+        if len(gone) == len(group.members):     # as in Kafka from 4.4: the next member to join is assigned at once
+            rows.append(self.kind.rows.assignment_epoch_row(group.group_id, group.epoch + 1, NO_TIME))
 
         def after() -> None:
             for member in gone:

@@ -12,7 +12,14 @@ from kbroker.group.kinds import Row
 from kbroker.group.modern.group import ModernGroup, RowHandler, RowModule
 from kbroker.group.modern.reconciled_group import ReconciledGroup
 from kbroker.group.streams import rows
-from kbroker.group.streams.member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology
+from kbroker.group.streams.member import (
+    NO_TOPOLOGY_EPOCH,
+    DescriptionEpochs,
+    StreamsMember,
+    Target,
+    Topology,
+    read_topology,
+)
 from kbroker.group.streams.task_holders import TaskHolders
 from kbroker.group.streams.topology import ConfiguredTopology, required_topics
 
@@ -32,6 +39,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         Otherwise, NO_TOPOLOGY_EPOCH."""
         self.assignment_configs: dict[str, str] = {}
         """The configs of the group, by name, with which the targets for the current group epoch are computed."""
+        self.described = DescriptionEpochs()
         self.configured: ConfiguredTopology | None = None
         """The topology with its numbers of tasks, computed from the topics at `metadata_version`. No row stores it."""
         self.endpoint_epoch = 0
@@ -52,6 +60,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         twin.topology = self.topology
         twin.validated_epoch = self.validated_epoch
         twin.assignment_configs = self.assignment_configs
+        twin.described = self.described
         twin.configured = self.configured
         twin.endpoint_epoch = self.endpoint_epoch
         twin.shutdown_by = self.shutdown_by
@@ -109,6 +118,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         if value is not None:
             self.validated_epoch = value.validated_topology_epoch
             self.assignment_configs = {config.key: config.value for config in value.last_assignment_configs or ()}
+            self.described = DescriptionEpochs(
+                value.stored_description_topology_epoch, value.failed_description_topology_epoch)
         return super().apply_epoch(key, value)
 
     def apply_topology(self, _key: Any, value: Any) -> Group | None:
@@ -144,7 +155,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         hash.
         """
         return [rows.epoch_row(
-            self.group_id, epoch, self.metadata_hash, self.validated_epoch, self.assignment_configs)]
+            self.group_id, epoch, self.metadata_hash, self.validated_epoch, self.assignment_configs, self.described)]
 
     def group_tombstones(self) -> Iterator[Row]:
         yield rows.epoch_tombstone(self.group_id)

@@ -82,7 +82,8 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
 
     def epoch_rows(self) -> list[Row]:
         return [rows.epoch_row(
-            self.group.group_id, self.epoch, self.metadata_hash, self.validated_epoch, self.configs)]
+            self.group.group_id, self.epoch, self.metadata_hash, self.validated_epoch, self.configs,
+            self.group.described)]
 
     @property
     def validated_epoch(self) -> int:

@@ -18,6 +18,16 @@ NOTHING: Target = {}
 NO_TOPOLOGY_EPOCH = -1
 
 
+class DescriptionEpochs(NamedTuple):
+    """The epochs of the topologies whose descriptions a plugin of Apache Kafka has stored, or has refused for good.
+
+    A broker without such a plugin only keeps the two values of the row (KIP-1331).
+    """
+
+    stored: int = NO_TOPOLOGY_EPOCH
+    failed: int = NO_TOPOLOGY_EPOCH
+
+
 class Endpoint(NamedTuple):
     """The host and port at which an instance of the application answers queries for its state."""
 

@@ -9,16 +9,18 @@ from kbroker.base.lean_dataclasses import replace
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import NO_EPOCH, Assigned, Numbers, State
-from kbroker.group.streams.member import Endpoint, StreamsMember, Target
+from kbroker.group.streams.member import DescriptionEpochs, Endpoint, StreamsMember, Target
 from kbroker.protocol import messages
 
 
-def epoch_row(group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str]) -> Row:
+def epoch_row(group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str],
+              described: DescriptionEpochs) -> Row:
     value_class = messages.StreamsGroupMetadataValue
     return messages.StreamsGroupMetadataKey(group_id=group_id), value_class(
         epoch=epoch, metadata_hash=metadata_hash, validated_topology_epoch=validated_epoch,
         last_assignment_configs=[value_class.LastAssignmentConfig(key=key, value=value)
-                                 for key, value in configs.items()])
+                                 for key, value in configs.items()],
+        stored_description_topology_epoch=described.stored, failed_description_topology_epoch=described.failed)
 
 
 def member_row(group_id: str, member: StreamsMember) -> Row:
