@@ -190,8 +190,9 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
     _check_features({KRAFT_VERSION: image.kraft_version, **image.features, **feature_levels(bootstrap)})
     for broker in image.brokers.values():
         if broker.broker_id != node_id:
-            raise DirectoryRefusedError(f'found broker {broker.broker_id} registered, expected none but {node_id}: '
-                                        'the directory is part of a larger cluster')
+            raise DirectoryRefusedError(
+                f'found broker {broker.broker_id} registered, expected none but {node_id}: the directory is part of a '
+                'larger cluster. ' + _remedy(f'kafka-cluster unregister --id {broker.broker_id}'))
         if len(broker.log_dirs) > 1:
             raise DirectoryRefusedError(f'found {len(broker.log_dirs)} log directories in use by broker {node_id}, '
                                         'expected one')
@@ -211,19 +212,44 @@ def _check_features(levels: dict[str, int]) -> None:
 
 
 def _check_voters(image: MetadataImage, log: QuorumLog, properties: MetaProperties) -> None:
-    node_id = properties.node_id
+    if image.kraft_version == 0:
+        _check_static_voters(image, log, properties.node_id)
+    else:
+        _check_dynamic_voters(image, properties)
+
+
+def _check_static_voters(image: MetadataImage, log: QuorumLog, node_id: int) -> None:
+    """Check the voters of kraft.version 0. They are only in the last LeaderChange and in `quorum-state`."""
     voters = image.leader_change_voters
-    if voters is None and image.kraft_version == 0 and log.state is not None and log.end_offset:
+    if voters is None and log.state is not None and log.end_offset:
         voters = log.state.voters
     if voters is not None and voters != (node_id,):
-        raise DirectoryRefusedError(f'found the controllers {list(voters)}, expected {[node_id]} alone')
-    if image.kraft_version == 0:
-        return
+        raise DirectoryRefusedError(
+            f'found the controllers {list(voters)}, expected {[node_id]} alone. '
+            + _remedy('kafka-features upgrade --feature kraft.version=1',
+                      'kafka-metadata-quorum remove-controller for each other controller'))
+
+
+def _check_dynamic_voters(image: MetadataImage, properties: MetaProperties) -> None:
+    """Check the voters of kraft.version 1 (KIP-853), whatever an older LeaderChange lists.
+
+    If the newest KRaftVoters record names this node alone, this log is a majority. A leader of an earlier voter set
+    would have needed the vote of this node, which votes only for a log that has the record, too.
+    """
+    node_id, directory_id = properties.node_id, properties.directory_id
     registered = [(voter.voter_id, voter.voter_directory_id) for voter in image.voters]
-    if registered != [(node_id, properties.directory_id)]:
+    if registered != [(node_id, directory_id)]:
         found = ', '.join(f'{voter} in directory {format_uuid(directory)}' for voter, directory in registered)
-        raise DirectoryRefusedError(f'found the voters {found or "none"}; expected {node_id} in directory '
-                                    f'{format_uuid(properties.directory_id)} alone')
+        message = (f'found the voters {found or "none"}; expected {node_id} in directory {format_uuid(directory_id)} '
+                   'alone')
+        if any(voter != node_id for voter, _ in registered):
+            message += '. ' + _remedy('kafka-metadata-quorum remove-controller for each other voter')
+        raise DirectoryRefusedError(message)
+
+
+def _remedy(*commands: str) -> str:
+    """Return the advice for a directory of a cluster with more nodes: the commands to run, in order."""
+    return f'To shrink the cluster to this node, run on Apache Kafka: {", then ".join(commands)} (docs/outgrow.md)'
 
 
 def _check_topic(topic: TopicImage, node_id: int) -> None:
@@ -231,5 +257,7 @@ def _check_topic(topic: TopicImage, node_id: int) -> None:
         if partition.index != expected:
             raise DirectoryRefusedError(f'topic {topic.name}: found partition {partition.index}, expected {expected}')
         if partition.replicas != (node_id,) or partition.adding_replicas or partition.removing_replicas:
-            raise DirectoryRefusedError(f'partition {topic.name}-{partition.index}: found the replicas '
-                                        f'{list(partition.replicas)}, expected {[node_id]} and no reassignment')
+            raise DirectoryRefusedError(
+                f'partition {topic.name}-{partition.index}: found the replicas {list(partition.replicas)}, expected '
+                f'{[node_id]} and no reassignment. '
+                + _remedy('kafka-reassign-partitions --execute', 'the same with --verify until it is complete'))

@@ -26,6 +26,9 @@ from kbroker.metadata.directory import (
     write_meta_properties,
 )
 from kbroker.metadata.features import RELEASES
+from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.quorum_log import QuorumLog
+from kbroker.metadata.snapshot_writer import encoded_snapshot
 from kbroker.metadata.snapshots import encode_format_snapshot
 from kbroker.protocol.messages import (
     FeatureLevelRecord,
@@ -154,7 +157,10 @@ def test_meta_properties_that_do_not_fit_are_refused(
             'share.version at level 3, expected 0 to 2',
         ),
         ([FeatureLevelRecord(name='unheard.of', feature_level=1)], 'unheard.of at level 1'),
-        ([RegisterBrokerRecord(broker_id=2, broker_epoch=1)], 'found broker 2 registered'),
+        (
+            [RegisterBrokerRecord(broker_id=2, broker_epoch=1)],
+            'found broker 2 registered.* kafka-cluster unregister --id 2',
+        ),
         (
             [RegisterBrokerRecord(broker_id=1, broker_epoch=1, log_dirs=[b'1' * 16, b'2' * 16])],
             'found 2 log directories',
@@ -171,7 +177,7 @@ def test_meta_properties_that_do_not_fit_are_refused(
                 TopicRecord(name='u', topic_id=b'1' * 16),
                 PartitionRecord(partition_id=0, topic_id=b'1' * 16, replicas=[1, 2]),
             ],
-            r'replicas \[1, 2\]',
+            r'replicas \[1, 2\].* kafka-reassign-partitions',
         ),
         (
             [
@@ -197,16 +203,101 @@ def voter(voter_id: int, directory_id: bytes) -> VotersRecord.Voter:
     )
 
 
-def test_two_voters_are_refused(stopped: ControllerDirectory) -> None:
-    own = read_meta_properties(FileSystem(), str(stopped.log_dir)).directory_id
-    stopped.append_records(VotersRecord(voters=[voter(1, own), voter(2, b'2' * 16)]), control=True)
-    stopped.assert_refused(DirectoryRefusedError, 'found the voters 1 in directory')
+def own_directory(node: ControllerDirectory) -> bytes:
+    return read_meta_properties(FileSystem(), str(node.log_dir)).directory_id
 
 
-def test_two_controllers_of_a_static_quorum_are_refused(stopped: ControllerDirectory) -> None:
-    voters = [LeaderChangeMessage.Voter(voter_id=1), LeaderChangeMessage.Voter(voter_id=2)]
-    stopped.append_records(LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters), control=True)
-    stopped.assert_refused(DirectoryRefusedError, r'controllers \[1, 2\], expected \[1\]')
+def leader_change(leader_id: int, *voter_ids: int) -> LeaderChangeMessage:
+    voters = [LeaderChangeMessage.Voter(voter_id=voter_id) for voter_id in voter_ids]
+    return LeaderChangeMessage(leader_id=leader_id, voters=voters, granting_voters=voters)
+
+
+def control_types(node: ControllerDirectory, epoch: int) -> list[int]:
+    """Return the types of the control records of an epoch: 2 is LeaderChange, 6 is KRaftVoters."""
+    return [
+        entry.control_type
+        for entry in read_log(node.log_dir)
+        if entry.epoch == epoch and entry.control_type is not None
+    ]
+
+
+def test_two_voters_are_refused_with_the_command_that_removes_one(stopped: ControllerDirectory) -> None:
+    stopped.append_records(VotersRecord(voters=[voter(1, own_directory(stopped)), voter(2, b'2' * 16)]), control=True)
+    stopped.assert_refused(
+        DirectoryRefusedError, 'found the voters 1 in directory .* kafka-metadata-quorum remove-controller'
+    )
+
+
+def test_the_directory_of_a_node_that_was_removed_is_refused(stopped: ControllerDirectory) -> None:
+    stopped.append_records(VotersRecord(voters=[voter(2, b'2' * 16)]), control=True)
+    stopped.assert_refused(DirectoryRefusedError, 'found the voters 2 in directory .* expected 1 in directory')
+
+
+def test_a_voter_with_another_directory_of_this_node_is_refused(stopped: ControllerDirectory) -> None:
+    stopped.append_records(VotersRecord(voters=[voter(1, b'2' * 16)]), control=True)
+    stopped.assert_refused(DirectoryRefusedError, 'found the voters 1 in directory MjIy.* expected 1 in .* alone$')
+
+
+def test_kraft_version_1_without_voters_is_refused(unpack) -> None:
+    node = unpack('kafka-4.3-static-voter')
+    node.append_records(KRaftVersionRecord(kraft_version=1), control=True)
+    node.assert_refused(DirectoryRefusedError, 'found the voters none; expected 1 in directory')
+
+
+def test_two_controllers_of_a_static_quorum_are_refused(unpack) -> None:
+    node = unpack('kafka-4.3-static-voter')
+    node.append_records(leader_change(1, 1, 2), control=True)
+    node.assert_refused(
+        DirectoryRefusedError,
+        r'controllers \[1, 2\], expected \[1\].* kafka-features upgrade --feature kraft.version=1',
+    )
+
+
+def shrink(node: ControllerDirectory) -> int:
+    """Append what a cluster of three nodes leaves when it shrinks to node 1. Return the epoch.
+
+    Node 2 was elected by all three, and then removed itself and node 3.
+    """
+    epoch = node.next_place()['epoch'] + 1
+    own = own_directory(node)
+    node.append_records(leader_change(2, 1, 2, 3), control=True, epoch=epoch)
+    for voters in ([voter(1, own), voter(2, b'2' * 16)], [voter(1, own)]):
+        node.append_records(VotersRecord(voters=voters), control=True)
+    return epoch
+
+
+def test_a_cluster_that_shrank_to_this_node_opens_whatever_its_last_election_lists(
+    stopped: ControllerDirectory,
+) -> None:
+    """The voters of the last election stayed in the log of a cluster that shrank. kbroker refused such a directory."""
+    epoch = shrink(stopped)
+    controller = stopped.start()
+    assert controller.image.leader_change_voters == (1,)
+    stopped.stop(controller)
+    assert control_types(stopped, epoch + 1) == [2]
+    assert stopped.open().image.voters[0].voter_directory_id == own_directory(stopped)
+
+
+def test_voters_in_a_snapshot_decide_over_an_election_after_it(stopped: ControllerDirectory) -> None:
+    shrink(stopped)
+    image = MetadataImage()
+    QuorumLog(FileSystem(), str(stopped.log_dir), 1 << 30).load(image)
+    place = stopped.next_place()
+    path = stopped.metadata_directory / f'{place["base_offset"]:020}-{place["epoch"]:010}.checkpoint'
+    path.write_bytes(b''.join(encoded_snapshot(image, place['epoch'], 0)))
+    stopped.append_records(leader_change(2, 1, 2, 3), control=True, epoch=place['epoch'] + 1)
+    assert stopped.start().image.leader_change_voters == (1,)
+    assert control_types(stopped, place['epoch'] + 2) == [2]
+
+
+def test_a_static_quorum_that_became_dynamic_is_opened(unpack) -> None:
+    """`kafka-features upgrade --feature kraft.version=1` writes the two control records in the middle of the log."""
+    node = unpack('kafka-4.3-static-voter')
+    records = KRaftVersionRecord(kraft_version=1), VotersRecord(voters=[voter(1, own_directory(node))])
+    node.append_records(*records, control=True)
+    node.start()
+    assert json.loads((node.metadata_directory / 'quorum-state').read_bytes())['data_version'] == 1
+    assert control_types(node, node.next_place()['epoch']) == [2]
 
 
 def test_a_kraft_version_that_is_not_known_is_refused(stopped: ControllerDirectory) -> None:
