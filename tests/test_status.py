@@ -128,12 +128,28 @@ def test_a_broker_without_a_socket_in_this_network_namespace_is_no_missing_broke
         read_status(str(directory))
 
 
-def test_a_directory_can_be_copied_while_a_broker_runs_and_after_a_kill(broker, directory, tmp_path):
-    """In an earlier version, a socket in the directory made `shutil.copytree` fail, and remained there after a kill."""
-    shutil.copytree(directory, tmp_path / 'while it runs')
+def entries_of_other_kinds(directory):
+    """Return the paths below the directory that are neither regular files nor directories."""
+    return [path for path in directory.rglob('*') if path.is_symlink() or not (path.is_file() or path.is_dir())]
+
+
+def test_a_directory_can_be_copied_while_a_broker_runs(broker, directory, tmp_path):
+    """In an earlier version, a socket in the directory made `shutil.copytree` fail."""
+    assert entries_of_other_kinds(directory) == []
+    shutil.copytree(directory, tmp_path / 'copy')
+
+
+def test_a_kill_leaves_only_files_and_a_copy_is_served_beside_the_original(broker, directory, tmp_path):
+    """In an earlier version, a socket remained in the directory after a kill. The abstract name of the socket follows
+    the inode of the directory, so the broker on a copy has a socket of its own.
+    """
     broker.kill9()
-    shutil.copytree(directory, tmp_path / 'after a kill')
-    assert all(entry.is_file() or entry.is_dir() for entry in directory.iterdir())
+    assert entries_of_other_kinds(directory) == []
+    shutil.copytree(directory, tmp_path / 'copy')
+    broker.start()
+    with BrokerProcess(tmp_path / 'copy') as other:
+        assert read_status(str(directory))['pid'] == broker.pid
+        assert read_status(str(tmp_path / 'copy'))['pid'] == other.pid
 
 
 def test_a_peer_that_connects_and_leaves_does_no_harm(broker, directory):
