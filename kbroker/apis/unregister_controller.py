@@ -12,13 +12,10 @@ from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.long_answers import Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.metadata.features import METADATA_VERSION
+from kbroker.metadata.features import CONTROLLERS_UNREGISTERED_SINCE, METADATA_VERSION
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import UnregisterControllerRecord, UnregisterControllerResponse
 from kbroker.security.acl_codes import Operation, ResourceType
-
-SUPPORTED_SINCE = 33
-"""The level of `metadata.version` from which on Apache Kafka knows UnregisterControllerRecord."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -39,7 +36,7 @@ def check(metadata: Any, controller_id: int) -> None:
     is Apache Kafka's."""
     if controller_id == metadata.node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'Controller cannot unregister itself while it is active.')
-    if metadata.image.finalized_features[METADATA_VERSION] < SUPPORTED_SINCE:
+    if metadata.image.finalized_features[METADATA_VERSION] < CONTROLLERS_UNREGISTERED_SINCE:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION,
                          'The current MetadataVersion is too old to support controller unregistration.')
     if controller_id not in metadata.image.controllers:
