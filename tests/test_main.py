@@ -22,6 +22,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.daemon import systemd
 from kbroker.daemon.logs import JournalFormatter
 from kbroker.daemon.main import main
+from kbroker.metadata.features import RELEASES
 from kbroker.network.reactor import Reactor
 from kbroker.settings.config import Config
 from kbroker.settings.properties import read_properties
@@ -289,8 +290,48 @@ def test_storage_formats_a_directory_with_the_first_user_in_it(tmp_path):
         assert list(node.metadata.image.scram_credentials) == [('admin', 2)]
     again = run(*arguments)
     assert again.exit_code == 1
-    assert 'expected an empty directory' in again.stderr
+    assert 'found meta.properties, so the directory is already formatted; expected an empty directory' in again.stderr
     assert 'secret' not in again.stderr
+
+
+@pytest.mark.parametrize(('options', 'levels', 'costs'), [
+    (['format'], RELEASES['4.3'], []),
+    (['--release-version', '4.3'], RELEASES['4.3'], []),
+    (['format', '--release-version', '4.4'], RELEASES['4.4'], [
+        'metadata.version 33: Apache Kafka before 4.4 cannot open the directory, and the level cannot be lowered again',
+        'share.version 2: Apache Kafka before 4.4 cannot open the directory, and the level can be lowered again']),
+    (['format', '--feature', 'share.version=2', '--feature', 'streams.version=0'],
+     {name: level for name, level in {**RELEASES['4.3'], 'share.version': 2}.items() if name != 'streams.version'},
+     ['share.version 2: Apache Kafka before 4.4 cannot open the directory, and the level can be lowered again'])])
+def test_storage_formats_with_the_levels_of_a_release_and_says_what_they_cost(tmp_path, options, levels, costs):
+    result = run('storage', *options, '--data-dir', str(tmp_path / 'data'))
+    assert result.exit_code == 0, result.stderr
+    assert result.output.splitlines()[1:] == costs
+    for _ in range(2):
+        with InProcessBroker(tmp_path / 'data') as node:
+            assert node.metadata.image.features == levels
+
+
+@pytest.mark.parametrize(('options', 'message'), [
+    (['--release-version', '4.5'], "found the release '4.5', expected one of 4.3, 4.4"),
+    (['--feature', 'share.version'], "found 'share.version', expected NAME=LEVEL"),
+    (['--feature', 'share.version=-1'], "found 'share.version=-1', expected NAME=LEVEL"),
+    (['--feature', 'share.version=3'], 'found share.version at level 3, expected 0 to 2'),
+    (['--feature', 'metadata.version=33'], "found the feature 'metadata.version', expected one of eligible.leader"),
+    (['--feature', 'share.version=1', '--feature', 'share.version=2'], 'found the feature share.version twice')])
+def test_storage_refuses_levels_that_a_new_directory_cannot_have(tmp_path, options, message):
+    result = run('storage', 'format', '--data-dir', str(tmp_path / 'data'), *options)
+    assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / 'data').exists()
+
+
+@pytest.mark.parametrize('option', [('--release-version', '4.4'), ('--feature', 'share.version=2')])
+def test_storage_changes_no_level_of_a_formatted_directory(tmp_path, option):
+    given = ['storage', '--data-dir', str(tmp_path / 'data'), '--add-scram', 'SCRAM-SHA-512=[name=a,password=secret]']
+    assert run(*given).exit_code == 0
+    result = run(*given, *option)
+    assert result.exit_code == 1
+    assert 'already formatted; expected an empty directory, or --add-scram alone' in result.stderr
 
 
 def test_storage_adds_users_to_a_stopped_broker_and_not_to_a_running_one(start_broker):

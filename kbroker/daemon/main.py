@@ -178,13 +178,19 @@ def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> Non
 
 
 @main.command()
+@click.argument('action', type=click.Choice(['format']), default='format', required=False)
 @click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker will be given.')
 @click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
 @click.option('--cluster-id', metavar='ID', help='The id of the cluster, 22 characters.  [default: a random one]')
 @click.option('--add-scram', 'scram', metavar='MECHANISM=[name=NAME,password=PASSWORD]', multiple=True,
               help='A user of SCRAM-SHA-256 or SCRAM-SHA-512; repeatable. The list in brackets may also have '
                    'iterations=N, and salt and saltedpassword in base64 instead of the password.')
-def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | None, scram: tuple[str, ...]) -> None:
+@click.option('--release-version', 'release', metavar='VERSION', help='The release of Apache Kafka, 4.3 or 4.4, '
+              'whose feature levels the directory gets. Kafka 4.3 cannot open a directory of 4.4.  [default: 4.3]')
+@click.option('--feature', 'features', metavar='NAME=LEVEL', multiple=True,
+              help='Another level for one feature; repeatable.')
+def storage(action: str, config_file: Path | None, data_dir: str | None, cluster_id: str | None,
+            scram: tuple[str, ...], release: str | None, features: tuple[str, ...]) -> None:
     """Format a new log directory, with the first users in it before a broker serves it.
 
     On the log directory of a stopped broker, --add-scram adds users or replaces their credentials.
@@ -192,6 +198,7 @@ def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | No
     from kbroker.log.fs import FileSystem  # `kbroker --help` needs no compiled rooms
     from kbroker.metadata.added_scram import add_offline, parse_add_scram
     from kbroker.metadata.directory import META_PROPERTIES_FILE, format_directory, parse_uuid
+    from kbroker.metadata.features import DEFAULT_RELEASE, costs_of, levels_of
 
     given = {} if config_file is None else _read_file(config_file)[0]
     if data_dir is not None:
@@ -204,16 +211,22 @@ def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | No
         records = {(record.name, record.mechanism): record for record in map(parse_add_scram, scram)}
         if len(records) < len(scram):
             raise ValueError('--add-scram: found a user and mechanism twice, expected them once')
+        levels = levels_of(release or DEFAULT_RELEASE, features)
         directory = os.path.abspath(settings.log_directory)
-        if records and cluster_id is None and os.path.exists(os.path.join(directory, META_PROPERTIES_FILE)):
+        if os.path.exists(os.path.join(directory, META_PROPERTIES_FILE)):
+            if not records or cluster_id is not None or release is not None or features:
+                raise ValueError(f'{directory}: found {META_PROPERTIES_FILE}, so the directory is already formatted; '
+                                 'expected an empty directory, or --add-scram alone')
             add_offline(directory, list(records.values()))
             click.echo(f'{directory}: {len(records)} SCRAM credentials written')
             return
         properties = format_directory(FileSystem(), directory, settings.node_id, int(time.time() * 1000), cluster_id,
-                                      list(records.values()))
+                                      list(records.values()), levels)
     except (ConfigError, KafkaError, LogDirectoryError, OSError, ValueError) as error:
         _fail(str(error))
     click.echo(f'{directory}: formatted for cluster {properties.cluster_id}, with {len(records)} SCRAM credentials')
+    for cost in costs_of(levels):
+        click.echo(cost)
 
 
 @main.command()

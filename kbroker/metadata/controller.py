@@ -27,13 +27,18 @@ from kbroker.metadata.directory import (
     MetaProperties,
     check_unformatted,
     check_writable,
-    default_features,
     feature_levels,
+    feature_records,
     format_directory,
     random_uuid,
     read_meta_properties,
 )
-from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
+from kbroker.metadata.features import (
+    DEFAULT_FEATURES,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
 from kbroker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, ResourceType
 from kbroker.metadata.lost_log import proof_of_loss, recovery_advice
 from kbroker.metadata.quorum_log import QuorumLog
@@ -151,7 +156,7 @@ class MetadataController:
         log.load(image)
         bootstrap: list[Any] = []
         if not image.metadata_version:
-            bootstrap = bootstrap_records(fs, log_dir, log.directory) or default_features()
+            bootstrap = bootstrap_records(fs, log_dir, log.directory) or feature_records(DEFAULT_FEATURES)
         check_writable(image, log, properties, config.node_id, bootstrap)
         return cls(image, log, properties, config, clock, sync), bootstrap
 

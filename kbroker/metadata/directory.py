@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
@@ -128,11 +128,13 @@ def check_unformatted(fs: FileSystem, log_dir: str) -> None:
 
 
 def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: int,
-                     cluster_id: str | None = None, more_records: Sequence[Any] = ()) -> MetaProperties:
+                     cluster_id: str | None = None, more_records: Sequence[Any] = (),
+                     features: Mapping[str, int] = DEFAULT_FEATURES) -> MetaProperties:
     """Format a log directory as `kafka-storage format --standalone` does: this node is the only voter, with
     kraft.version 1.
 
-    The metadata log will begin with the features and `more_records`, for example the credential of an administrator.
+    The metadata log will begin with `features` and `more_records`, for example the credential of an administrator.
+    `features` maps each feature to its level, with metadata.version first.
     `meta.properties` is written last, because a directory without it counts as unformatted. Raise DirectoryRefusedError
     if the directory contains other files, OSError if a write fails.
     """
@@ -142,8 +144,8 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
         fs.sync_directory(os.path.dirname(os.path.abspath(log_dir)))
     properties = MetaProperties(cluster_id or format_uuid(random_uuid()), node_id, random_uuid())
     snapshot = encode_format_snapshot(
-        [KRaftVersionRecord(kraft_version=1), voters_record(properties)], [*default_features(), *more_records],
-        metadata_version=DEFAULT_FEATURES[METADATA_VERSION], timestamp_ms=timestamp_ms)
+        [KRaftVersionRecord(kraft_version=1), voters_record(properties)], [*feature_records(features), *more_records],
+        metadata_version=features[METADATA_VERSION], timestamp_ms=timestamp_ms)
     directory = make_directory(fs, log_dir)
     fs.write_file_atomically(os.path.join(directory, 'partition.metadata'), PARTITION_METADATA)
     fs.write_file_atomically(os.path.join(directory, FORMAT_SNAPSHOT_FILE), snapshot)
@@ -151,9 +153,9 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
     return properties
 
 
-def default_features() -> list[FeatureLevelRecord]:
-    """Return the feature records for a new directory."""
-    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_FEATURES.items()]
+def feature_records(features: Mapping[str, int]) -> list[FeatureLevelRecord]:
+    """Return the records of these features."""
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in features.items()]
 
 
 def feature_levels(records: Iterable[Any]) -> dict[str, int]:

@@ -10,9 +10,9 @@ from kbroker.base.lean_dataclasses import dataclass
 from kbroker.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,
-    METADATA_CHANGES,
     METADATA_VERSION,
     REQUIRED_METADATA_VERSION,
+    lost_changes,
 )
 from kbroker.protocol.messages import FeatureLevelRecord
 
@@ -89,7 +89,7 @@ def _check(update: FeatureUpdate, current: int, supported: Mapping[str, tuple[in
 
 
 def _check_downgrade_of_metadata(level: int, current: int) -> None:
-    lost = [change for change in METADATA_CHANGES if level < change <= current]
+    lost = lost_changes(level, current)
     if lost:
         raise _refusal(METADATA_VERSION, level, f'records of level {lost[-1]} may be in the log, and level {level} '
                        'cannot express them')

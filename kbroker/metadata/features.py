@@ -3,6 +3,7 @@ level allows.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.protocol.messages import (
@@ -101,3 +102,61 @@ def record_version(record: Any, metadata_version: int) -> int:
         if metadata_version >= since:
             return version
     return 0
+
+
+def levels_of(release: str, changes: Iterable[str] = ()) -> dict[str, int]:
+    """Return the levels of a new directory: those of `release`, except for the features in `changes`.
+
+    A change has the form NAME=LEVEL. metadata.version is first, and always that of the release. Features at level 0 are
+    omitted, because Kafka writes no record for them. Raise ValueError if the release or a feature is unknown, if the
+    broker does not support a level, or if a feature is named twice.
+    """
+    if release not in RELEASES:
+        raise ValueError(f'found the release {release[:80]!r}, expected one of {", ".join(RELEASES)}')
+    levels = dict(RELEASES[release])
+    changeable = [name for name in levels if name != METADATA_VERSION]
+    changed: set[str] = set()
+    for text in changes:
+        name, level = parse_level(text)
+        if name not in changeable:
+            raise ValueError(f'found the feature {name[:80]!r}, expected one of {", ".join(changeable)}')
+        if name in changed:
+            raise ValueError(f'found the feature {name} twice, expected it once')
+        low, high = SUPPORTED_FEATURES[name]
+        if not low <= level <= high:
+            raise ValueError(f'found {name} at level {level}, expected {low} to {high}')
+        changed.add(name)
+        levels[name] = level
+    return {name: level for name, level in levels.items() if level}
+
+
+def parse_level(text: str) -> tuple[str, int]:
+    """Return the name and the level of a text of the form NAME=LEVEL. Raise ValueError if it has another form."""
+    name, _, level = text.partition('=')
+    if not name or not level.isascii() or not level.isdigit() or len(level) > 5:
+        raise ValueError(f'found {text[:80]!r}, expected NAME=LEVEL with a level from 0 to 99999')
+    return name, int(level)
+
+
+def costs_of(levels: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each level that closes the directory to an earlier release of Apache Kafka.
+
+    The sentence says so, and whether the level can be lowered again.
+    """
+    oldest = next(iter(RELEASES))
+    costs = []
+    for name, level in levels.items():
+        since = next((release for release, known in RELEASES.items() if level <= known.get(name, level)), None)
+        if since is not None and since != oldest:
+            is_final = name == METADATA_VERSION and bool(lost_changes(RELEASES[oldest][name], level))
+            costs.append(f'{name} {level}: Apache Kafka before {since} cannot open the directory, and the level '
+                         f'{"cannot" if is_final else "can"} be lowered again')
+    return costs
+
+
+def lost_changes(lower: int, higher: int) -> list[int]:
+    """Return the levels whose records may be in the log at metadata.version `higher`, and which `lower` cannot express.
+
+    metadata.version cannot go down to `lower` if there are any.
+    """
+    return [change for change in METADATA_CHANGES if lower < change <= higher]
