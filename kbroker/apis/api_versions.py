@@ -31,6 +31,9 @@ from kbroker.security.session import LoginState
 
 SOFTWARE = re.compile(r'[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?')
 
+NO_NODE = -1
+"""The node id in a request of a client that expects no particular node."""
+
 
 def handle(request: Request, body: Any) -> Any:
     metadata = request.node.metadata
@@ -58,13 +61,13 @@ def handle(request: Request, body: Any) -> Any:
 def error_of(body: Any, version: int, cluster_id: str, node_id: int) -> ErrorCode:
     """Return the error of a request to the node `node_id` of the cluster `cluster_id`, or NONE.
 
-    An empty cluster id is an id. A node id below 0 is none.
+    An empty cluster id is an id, and so is each node id but -1.
     """
     if version >= 3:
         for value in (body.client_software_name, body.client_software_version):
             if SOFTWARE.fullmatch(value) is None:
                 return ErrorCode.INVALID_REQUEST
-    if (body.cluster_id is None) != (body.node_id < 0):
+    if (body.cluster_id is None) != (body.node_id == NO_NODE):
         return ErrorCode.INVALID_REQUEST
     if body.cluster_id is not None and (body.cluster_id, body.node_id) != (cluster_id, node_id):
         return ErrorCode.REBOOTSTRAP_REQUIRED
