@@ -13,7 +13,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.share.limits import Wanted
 from kbroker.group.share.partition import MOST_PAST_LIMIT, SharePartition
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LIMIT = 5
 LOCK_MS = 30_000
@@ -298,6 +298,92 @@ def test_a_lock_that_ends_during_a_write_changes_nothing_if_it_succeeds():
     assert partition.start_offset == 10
 
 
+# ---- dead letters
+
+@pytest.mark.parametrize(('kind', 'state'), [(GAP, ARCHIVED), (ACCEPT, ACKNOWLEDGED), (REJECT, ARCHIVING),
+                                             (RELEASE, AVAILABLE)])
+def test_only_a_rejected_record_waits_for_a_dead_letter(kind, state):
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(5, 9, (kind,))], LIMIT, LOCK_MS, True)
+    assert change.batches == [(5, 9, state, 1)]
+    assert change.dead_letters == ([(5, 9, 1, True)] if kind == REJECT else [])
+    assert partition.archiving() == []
+    partition.adopt(change)
+    assert partition.table()[1][2] == state
+    assert partition.archiving() == ([(5, 9, 1)] if kind == REJECT else [])
+
+
+def test_an_archiving_record_holds_the_start_offset_and_is_not_delivered():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    change = partition.acknowledge('m1', [(0, 9, [REJECT] + [ACCEPT] * 9)], LIMIT, LOCK_MS, True)
+    assert change.delivery_complete_count == 9
+    partition.adopt(change)
+    assert (partition.start_offset, partition.next_fetch_offset(), partition.in_flight) == (0, 10, 10)
+    assert partition.table() == [(0, 0, ARCHIVING, 1, None), (1, 9, ACKNOWLEDGED, 0, None)]
+    assert partition.held(9) == (0, 0, [])
+    assert refusal(partition, 0, 0) is ErrorCode.INVALID_RECORD_STATE
+    change = partition.finish_archiving(0, 0)
+    assert (change.batches, change.start_offset, change.delivery_complete_count) == ([(0, 0, ARCHIVED, 1)], 0, 10)
+    assert partition.finish_archiving(0, 9) is None, 'the change is in flight'
+    partition.adopt(change)
+    assert (partition.start_offset, partition.in_flight) == (10, 0)
+
+
+def test_an_archiving_record_stays_so_if_its_end_cannot_be_written():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 4))
+    partition.adopt(partition.acknowledge('m1', [(0, 3, [REJECT])], LIMIT, LOCK_MS, True))
+    partition.abandon(partition.finish_archiving(1, 2))
+    assert partition.table() == [(0, 3, ARCHIVING, 1, None)]
+    partition.adopt(partition.finish_archiving(0, 3))
+    assert partition.start_offset == 4
+
+
+def test_records_at_the_limit_of_deliveries_get_dead_letters_with_another_cause_than_rejected_ones():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 4), limit=1)
+    change = partition.acknowledge('m1', [(0, 3, [RELEASE, REJECT, REJECT, RELEASE])], 1, LOCK_MS, True)
+    assert change.batches == [(0, 3, ARCHIVING, 1)]
+    assert change.dead_letters == [(0, 0, 1, False), (1, 2, 1, True), (3, 3, 1, False)]
+
+
+@pytest.mark.parametrize('ending', ['release', 'expire'])
+def test_the_end_of_a_session_or_of_a_lock_at_the_limit_makes_dead_letters(ending):
+    partition = SharePartition(0)
+    acquire(partition, log(0, 4), limit=1)
+    change = partition.release('m1', 1, True) if ending == 'release' else partition.expire(LOCK_MS, 1, True)
+    assert (change.batches, change.dead_letters) == ([(0, 3, ARCHIVING, 1)], [(0, 3, 1, False)])
+
+
+def test_a_record_is_not_archiving_before_this_is_stored():
+    """Its lock has ended, and the write has failed. Without a dead-letter queue, such a record is archived in memory
+    alone. With one, a dead letter would follow that a restart does not know."""
+    partition = SharePartition(0)
+    acquire(partition, log(0, 4), limit=1)
+    partition.abandon(partition.expire(LOCK_MS, 1, True), LOCK_MS + 1000)
+    assert partition.table() == [(0, 3, ACQUIRED, 1, 'm1')] and partition.archiving() == []
+    assert partition.held(1) == (4, 1, [(0, 3, 1, 'm1', None, False)])
+    assert refusal(partition, 0, 3) is ErrorCode.INVALID_RECORD_STATE
+    assert partition.next_deadline_ms() == LOCK_MS + 1000
+    assert partition.expire(LOCK_MS + 999, 1, True) is None
+    partition.adopt(partition.expire(LOCK_MS + 1000, 1, True))
+    assert partition.archiving() == [(0, 3, 1)] and partition.next_deadline_ms() is None
+
+
+def test_archiving_records_below_the_start_of_the_log_are_no_longer_tracked():
+    partition = SharePartition(0)
+    acquire(partition, log(0, 10))
+    partition.adopt(partition.acknowledge('m1', [(2, 7, [REJECT])], LIMIT, LOCK_MS, True))
+    partition.move_start(5)
+    assert partition.archiving() == [(5, 7, 1)]
+    assert partition.finish_archiving(2, 4) is None
+    assert partition.finish_archiving(2, 7).batches == [(5, 7, ARCHIVED, 1)]
+    partition.move_start(20)
+    assert partition.archiving() == [] and partition.finish_archiving(0, 30) is None
+
+
 # ---- isolation of records that no member can process
 
 def tries(partition: SharePartition, batches: list[tuple[int, int, bool]], limit: int) -> list[tuple[int, int, int]]:
@@ -421,9 +507,10 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
     ours, twin = SharePartition(0, loaded), ReferenceSharePartition(0, loaded)
     changes: list[tuple[object, object]] = []
     now = log_start = 0
+    has_queue = rng.random() < 0.6
     for _ in range(120):
         action = rng.choice(['acquire', 'acquire', 'acknowledge', 'acknowledge', 'release', 'expire', 'settle',
-                             'settle', 'start'])
+                             'settle', 'start', 'archive', 'queue'])
         member = rng.choice(['m1', 'm2', 'm3'])
         results = []
         if action == 'acquire':
@@ -444,20 +531,29 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
             if len(types) > 1 and rng.random() < 0.5:       # the same records in two batches
                 middle = rng.randrange(first, last)
                 batches = [(first, middle, types[:middle - first + 1]), (middle + 1, last, types[middle - first + 1:])]
-            results = [attempt(each, member, batches, limit, now + 50) for each in (ours, twin)]
+            results = [attempt(each, member, batches, limit, now + 50, has_queue) for each in (ours, twin)]
         elif action == 'release':
-            results = [each.release(member, limit) for each in (ours, twin)]
+            results = [each.release(member, limit, has_queue) for each in (ours, twin)]
         elif action == 'expire':
             now += rng.randrange(40)
-            results = [each.expire(now, limit) for each in (ours, twin)]
+            results = [each.expire(now, limit, has_queue) for each in (ours, twin)]
+        elif action == 'archive':
+            first = ours.start_offset + rng.randrange(-3, 30)
+            last = first + rng.randrange(40)
+            results = [each.finish_archiving(first, last) for each in (ours, twin)]
+        elif action == 'queue':
+            has_queue = rng.random() < 0.6
         elif action == 'start' and rng.random() < 0.2:
             log_start += rng.randrange(20)
             assert ours.move_start(log_start) == twin.move_start(log_start)
         elif action == 'settle' and changes:
             pair = changes.pop(rng.randrange(len(changes)))
-            name = rng.choice(['adopt', 'adopt', 'abandon'])
+            is_durable, retry_ms = rng.random() < 0.6, now + rng.randrange(1, 30)
             for each, change in zip((ours, twin), pair, strict=True):
-                getattr(each, name)(change)
+                if is_durable:
+                    each.adopt(change)
+                else:
+                    each.abandon(change, retry_ms)
         compare(results, changes)
         assert expanded(ours.table()) == twin.table()
         assert (ours.start_offset, ours.next_offset) == (twin.start_offset, twin.next_offset)
@@ -465,11 +561,13 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
         assert ours.is_acquirable(locks) == twin.is_acquirable(locks)
         assert ours.delivery_complete_count() == twin.delivery_complete_count()
         assert ours.next_deadline_ms() == twin.next_deadline_ms()
+        assert [offset for first, last, _ in ours.archiving()
+                for offset in range(first, last + 1)] == twin.archiving()
 
 
-def attempt(partition, member, batches, limit, deadline_ms):
+def attempt(partition, member, batches, limit, deadline_ms, makes_dead_letters):
     try:
-        return partition.acknowledge(member, batches, limit, deadline_ms)
+        return partition.acknowledge(member, batches, limit, deadline_ms, makes_dead_letters)
     except KafkaError as error:
         return error.code
 
@@ -479,8 +577,8 @@ def compare(results, changes):
         return
     ours, twin = results
     if hasattr(ours, 'batches') or hasattr(twin, 'batches'):
-        assert (ours.batches, ours.start_offset, ours.delivery_complete_count) == (
-            twin.batches, twin.start_offset, twin.delivery_complete_count)
+        assert (ours.batches, ours.dead_letters, ours.start_offset, ours.delivery_complete_count) == (
+            twin.batches, twin.dead_letters, twin.start_offset, twin.delivery_complete_count)
         changes.append((ours, twin))
     else:
         assert ours == twin

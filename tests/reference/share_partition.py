@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.share.limits import Wanted
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
+REJECT = 3
 FINISHED = ACKNOWLEDGED, ARCHIVED
 AFTER = {0: ARCHIVED, 1: ACKNOWLEDGED, 2: AVAILABLE, 3: ARCHIVED}
 RENEW = 4
@@ -25,7 +26,7 @@ class Tracked:
     count: int = 0
     size: int = 0
     member_id: str | None = None
-    deadline_ms: int = 0
+    deadline_ms: int | None = 0
     next_state: int | None = None
     lock_ended: bool = False
 
@@ -48,9 +49,11 @@ class ReferenceChange:
     offsets: dict[int, Tracked]
     holds_anyway: bool
     limit: int
+    makes_dead_letters: bool
     start_offset: int
     delivery_complete_count: int
     batches: list[tuple[int, int, int, int]]
+    dead_letters: list[tuple[int, int, int, bool]]
 
 
 class ReferenceSharePartition:
@@ -129,7 +132,7 @@ class ReferenceSharePartition:
                 self.next_offset = offset + 1
 
     def acknowledge(self, member_id: str, batches: Sequence[tuple[int, int, Sequence[int]]], limit: int,
-                    deadline_ms: int) -> ReferenceChange | None:
+                    deadline_ms: int, makes_dead_letters: bool = False) -> ReferenceChange | None:
         said: dict[int, int] = {}
         for first, last, types in batches:
             if last < self.start_offset:
@@ -141,37 +144,56 @@ class ReferenceSharePartition:
             for offset in range(max(first, self.start_offset), last + 1):
                 record = self.records[offset]
                 if (offset in said or record.state != ACQUIRED or record.next_state is not None
-                        or record.member_id != member_id):
+                        or record.lock_ended or record.member_id != member_id):
                     raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
                 said[offset] = types[0 if len(types) == 1 else offset - first]
         for offset, kind in said.items():
             if kind == RENEW:
                 self.records[offset].deadline_ms = deadline_ms
-        return self._begin({offset: AFTER[kind] for offset, kind in said.items() if kind != RENEW}, False, limit)
+        return self._begin({offset: ARCHIVING if kind == REJECT and makes_dead_letters else AFTER[kind]
+                            for offset, kind in said.items() if kind != RENEW}, False, limit, makes_dead_letters)
 
-    def release(self, member_id: str, limit: int) -> ReferenceChange | None:
+    def release(self, member_id: str, limit: int, makes_dead_letters: bool = False) -> ReferenceChange | None:
         return self._begin({offset: AVAILABLE for offset, record in self.records.items()
                             if record.state == ACQUIRED and record.next_state is None
-                            and record.member_id == member_id}, False, limit)
+                            and record.member_id == member_id}, False, limit, makes_dead_letters)
 
-    def expire(self, now_ms: int, limit: int) -> ReferenceChange | None:
+    def expire(self, now_ms: int, limit: int, makes_dead_letters: bool = False) -> ReferenceChange | None:
         ended = {offset: record for offset, record in self.records.items()
-                 if record.state == ACQUIRED and record.deadline_ms <= now_ms and not record.lock_ended}
+                 if record.state == ACQUIRED and record.deadline_ms is not None and record.deadline_ms <= now_ms}
         change = self._begin({offset: AVAILABLE for offset, record in ended.items() if record.next_state is None},
-                             True, limit)
+                             True, limit, makes_dead_letters)
         for record in ended.values():
             record.lock_ended = True
+            record.deadline_ms = None
         return change
 
     def next_deadline_ms(self) -> int | None:
         return min((record.deadline_ms for record in self.records.values()
-                    if record.state == ACQUIRED and not record.lock_ended), default=None)
+                    if record.state == ACQUIRED and record.deadline_ms is not None), default=None)
 
-    def _begin(self, wanted: dict[int, int], holds_anyway: bool, limit: int) -> ReferenceChange | None:
+    def archiving(self) -> list[int]:
+        return [offset for offset, record in sorted(self.records.items()) if record.state == ARCHIVING]
+
+    def finish_archiving(self, first: int, last: int) -> ReferenceChange | None:
+        return self._begin({offset: ARCHIVED for offset, record in self.records.items()
+                            if first <= offset <= last and record.state == ARCHIVING and record.next_state is None},
+                           False, 0, False)
+
+    def _begin(self, wanted: dict[int, int], holds_anyway: bool, limit: int,
+               makes_dead_letters: bool) -> ReferenceChange | None:
         rows: list[tuple[int, int, int, int]] = []
+        dead_letters: list[tuple[int, int, int, bool]] = []
         for offset, state in wanted.items():
             record = self.records[offset]
-            record.next_state = ARCHIVED if state == AVAILABLE and record.count >= limit else state
+            record.next_state = state
+            if state == AVAILABLE and record.count >= limit:
+                record.next_state = ARCHIVING if makes_dead_letters else ARCHIVED
+            if record.next_state == ARCHIVING:
+                if dead_letters and dead_letters[-1][1:] == (offset - 1, record.count, state == ARCHIVING):
+                    dead_letters[-1] = (dead_letters[-1][0], offset, *dead_letters[-1][2:])
+                else:
+                    dead_letters.append((offset, offset, record.count, state == ARCHIVING))
             if rows and rows[-1][1:] == (offset - 1, record.next_state, record.count):
                 rows[-1] = (rows[-1][0], offset, *rows[-1][2:])
             else:
@@ -179,7 +201,8 @@ class ReferenceSharePartition:
         if not rows:
             return None
         return ReferenceChange({offset: self.records[offset] for offset in wanted}, holds_anyway, limit,
-                               self.start_offset, self.delivery_complete_count(), rows)
+                               makes_dead_letters, self.start_offset, self.delivery_complete_count(), rows,
+                               dead_letters)
 
     def delivery_complete_count(self) -> int:
         return sum((record.state if record.next_state is None else record.next_state) in FINISHED
@@ -191,10 +214,13 @@ class ReferenceSharePartition:
             record.become(record.next_state)
         self._trim()
 
-    def abandon(self, change: ReferenceChange) -> None:
+    def abandon(self, change: ReferenceChange, retry_ms: int = 0) -> None:
         for record in change.offsets.values():
             if change.holds_anyway or record.lock_ended:
-                record.become(ARCHIVED if record.count >= change.limit else AVAILABLE)
+                if record.count >= change.limit and change.makes_dead_letters:
+                    record.next_state, record.lock_ended, record.deadline_ms = None, True, retry_ms
+                else:
+                    record.become(ARCHIVED if record.count >= change.limit else AVAILABLE)
             else:
                 record.next_state = None
         self._trim()

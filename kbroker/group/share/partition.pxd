@@ -11,9 +11,12 @@ cdef class Change:
     cdef readonly int32_t delivery_complete_count
     cdef readonly bint holds_anyway
     cdef int delivery_count_limit
+    cdef readonly bint makes_dead_letters
     cdef readonly list batches
+    cdef readonly list dead_letters
 
     cdef int add(self, int64_t first, int64_t last, int state, int count) except -1
+    cdef int add_dead_letters(self, int64_t first, int64_t last, int count, bint is_rejected) except -1
 
 
 cdef class SharePartition:
@@ -28,11 +31,11 @@ cdef class SharePartition:
     cdef list segments_of(self, str member_id, batches)
     cdef int check_owned(self, str member_id, list segments) except -1
     cdef int split_along(self, list segments) except -1
-    cdef Change begin(self, bint holds_anyway, int delivery_count_limit)
+    cdef Change begin(self, bint holds_anyway, int delivery_count_limit, bint makes_dead_letters)
     cdef Change begun(self, Change change)
     cdef int begin_transition(self, Change change, Run *run, int state) except -1
     cdef int32_t count_finished(self) except -1
-    cdef int end_change(self, Change change, bint is_durable) except -1
+    cdef int end_change(self, Change change, bint is_durable, int64_t retry_ms) except -1
     cdef int settle(self) except -1
 
 

@@ -6,9 +6,11 @@ tracked records with the same state. All records below `start_offset` are finish
 `next_offset` were never acquired. This module does no I/O and reads no clock. The transitions are:
 
 - AVAILABLE becomes ACQUIRED immediately, because acquisitions are not stored.
-- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`, which is stored first. The caller writes the
-  change, and then adopts it, or abandons it if the write has failed. Until then, the records of the change have no
-  other transition.
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED, ARCHIVING or ARCHIVED by a `Change`, which is stored first. The caller
+  writes the change, and then adopts it, or abandons it if the write has failed. Until then, the records of the change
+  have no other transition.
+- ARCHIVING becomes ARCHIVED by a `Change`, too. An ARCHIVING record waits for its dead letter (KIP-1191). It is not
+  finished: it keeps its delivery count, and `start_offset` does not pass it.
 
 The limit of record locks plus `MOST_PAST_LIMIT` bounds the number of tracked records, and therefore the number of runs.
 """
@@ -24,7 +26,7 @@ cdef enum:
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
-    ARCHIVING = 3       # later versions of Kafka store it; it is treated as ARCHIVED
+    ARCHIVING = 3
     ARCHIVED = 4
 
 cdef enum:
@@ -44,13 +46,15 @@ cdef enum:
 
 MOST_PAST_LIMIT = PAST_LIMIT
 ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
-STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
+STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVING: 'archiving',
+               ARCHIVED: 'archived'}
 
 # Maps each state to the states that may follow it.
 cdef dict TRANSITIONS = {
     AVAILABLE: (ACQUIRED, ARCHIVED),
-    ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVED),
+    ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED),
     ACKNOWLEDGED: (),
+    ARCHIVING: (ARCHIVED,),
     ARCHIVED: (),
 }
 cdef dict STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED, RENEW: ACQUIRED}
@@ -83,6 +87,7 @@ cdef int go_to(Run *run, int state) except -1:
         run.deadline_ms = 0
     if state == ACKNOWLEDGED or state == ARCHIVED:
         run.count = 0
+    if state != AVAILABLE and state != ACQUIRED:
         run.size = 0
     return 0
 
@@ -101,16 +106,22 @@ cdef class Change:
     """State transitions of records that are written together.
 
     * `batches`: a tuple (first offset, last offset, new state, delivery count) for each transition.
+    * `dead_letters`: a tuple (first offset, last offset, delivery count, whether the client has rejected the records)
+      for each range that becomes ARCHIVING.
     * `start_offset`, `delivery_complete_count`: the values that are written together with the transitions.
     * `holds_anyway`: true if the locks of the records have ended. If so, the records become free even if the write
       fails.
+    * `makes_dead_letters`: true if the group has a dead-letter queue. Records that the client rejects, or that have
+      reached the limit of deliveries, then become ARCHIVING instead of ARCHIVED.
     """
 
-    def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
+    def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit, bint makes_dead_letters):
         self.number = number
         self.holds_anyway = holds_anyway
         self.delivery_count_limit = delivery_count_limit
+        self.makes_dead_letters = makes_dead_letters
         self.batches = []
+        self.dead_letters = []
 
     cdef int add(self, int64_t first, int64_t last, int state, int count) except -1:
         if self.batches:
@@ -119,6 +130,15 @@ cdef class Change:
                 self.batches[len(self.batches) - 1] = (previous[0], last, state, count)
                 return 0
         self.batches.append((first, last, state, count))
+        return 0
+
+    cdef int add_dead_letters(self, int64_t first, int64_t last, int count, bint is_rejected) except -1:
+        if self.dead_letters:
+            previous = self.dead_letters[len(self.dead_letters) - 1]
+            if previous[1] + 1 == first and previous[2] == count and previous[3] == is_rejected:
+                self.dead_letters[len(self.dead_letters) - 1] = (previous[0], last, count, is_rejected)
+                return 0
+        self.dead_letters.append((first, last, count, is_rejected))
         return 0
 
 
@@ -280,13 +300,15 @@ cdef class SharePartition:
 
     # ---- acknowledge
 
-    def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
+    def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms,
+                    bint makes_dead_letters=False):
         """Begin the acknowledgement of records that a member has acquired. If one record cannot be acknowledged, none
         of them is.
 
         Return the Change to write, or None if no state changes. `batches` is a list of (first offset, last offset,
         types). `types` has either one type for all records of the batch, or one type for each record. `deadline_ms` is
-        the new end of renewed locks. Raise KafkaError with one of these codes:
+        the new end of renewed locks. `makes_dead_letters` is true if the group has a dead-letter queue. Raise
+        KafkaError with one of these codes:
 
         - INVALID_RECORD_STATE: the member has not acquired one of the records, has named it twice, or a change of its
           state is in flight.
@@ -303,7 +325,7 @@ cdef class SharePartition:
         self.check_owned(member_id, segments)
         self.split_along(segments)
         i = self.runs.find(segments[0][0])
-        change = self.begin(False, delivery_count_limit)
+        change = self.begin(False, delivery_count_limit, makes_dead_letters)
         for first, last, kind in segments:
             while self.runs.at[i].last < first:
                 i += 1
@@ -313,6 +335,8 @@ cdef class SharePartition:
                     break
                 if kind == RENEW:
                     run.deadline_ms = deadline_ms
+                elif kind == REJECT and makes_dead_letters:
+                    self.begin_transition(change, run, ARCHIVING)
                 else:
                     self.begin_transition(change, run, STATE_AFTER[kind])
                 i += 1
@@ -364,7 +388,8 @@ cdef class SharePartition:
                 i += 1
             while True:
                 run = &self.runs.at[i]
-                if run.state != ACQUIRED or run.change != NO_CHANGE or not is_owned_by(run, member_id):
+                if (run.state != ACQUIRED or run.change != NO_CHANGE or run.lock_ended
+                        or not is_owned_by(run, member_id)):
                     raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
                                      f'{min(last, run.last)} are not acquired by member {member_id}')
                 if run.last >= last:
@@ -381,24 +406,24 @@ cdef class SharePartition:
             offsets.append(last + 1)
         return self.runs.split_along(offsets)
 
-    def release(self, str member_id not None, int delivery_count_limit):
+    def release(self, str member_id not None, int delivery_count_limit, bint makes_dead_letters=False):
         """Begin to free all records that a member has acquired. Return the Change to write, or None if the member has
         acquired no records."""
         cdef Run *run
         cdef Py_ssize_t i
-        cdef Change change = self.begin(False, delivery_count_limit)
+        cdef Change change = self.begin(False, delivery_count_limit, makes_dead_letters)
         for i in range(self.runs.count):
             run = &self.runs.at[i]
             if run.state == ACQUIRED and run.change == NO_CHANGE and is_owned_by(run, member_id):
                 self.begin_transition(change, run, AVAILABLE)
         return self.begun(change)
 
-    def expire(self, int64_t now_ms, int delivery_count_limit):
+    def expire(self, int64_t now_ms, int delivery_count_limit, bint makes_dead_letters=False):
         """Begin to free the records whose locks have ended. Return the Change to write, or None if no lock has
         ended."""
         cdef Run *run
         cdef Py_ssize_t i
-        cdef Change change = self.begin(True, delivery_count_limit)
+        cdef Change change = self.begin(True, delivery_count_limit, makes_dead_letters)
         for i in range(self.runs.count):
             run = &self.runs.at[i]
             if run.state != ACQUIRED or run.deadline_ms > now_ms:
@@ -420,11 +445,38 @@ cdef class SharePartition:
                 earliest = run.deadline_ms
         return None if earliest == INT64_MAX else earliest
 
+    # ---- dead letters
+
+    def archiving(self):
+        """Return a list of (first offset, last offset, delivery count), with an entry for each run of records that wait
+        for their dead letters."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef list found = []
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state == ARCHIVING:
+                found.append((run.first, run.last, run.count))
+        return found
+
+    def finish_archiving(self, int64_t first, int64_t last):
+        """Begin to archive the ARCHIVING records of a range, because their dead letters are durable or are not to be
+        written. Return the Change to write, or None if the range has no such records."""
+        cdef Change change = self.begin(False, 0, False)
+        cdef Py_ssize_t i, end
+        if self.start_offset < self.next_offset and first < self.next_offset and last >= self.start_offset:
+            i = self.runs.split_at(max(first, self.start_offset))
+            end = self.runs.split_at(min(last, self.next_offset - 1) + 1)
+            for i in range(i, end):
+                if self.runs.at[i].state == ARCHIVING and self.runs.at[i].change == NO_CHANGE:
+                    self.begin_transition(change, &self.runs.at[i], ARCHIVED)
+        return self.begun(change)
+
     # ---- changes
 
-    cdef Change begin(self, bint holds_anyway, int delivery_count_limit):
+    cdef Change begin(self, bint holds_anyway, int delivery_count_limit, bint makes_dead_letters):
         cdef int32_t number = 1 if self.last_change == INT32_MAX else self.last_change + 1
-        return Change(number, holds_anyway, delivery_count_limit)
+        return Change(number, holds_anyway, delivery_count_limit, makes_dead_letters)
 
     cdef Change begun(self, Change change):
         if not change.batches:
@@ -437,11 +489,14 @@ cdef class SharePartition:
         return change
 
     cdef int begin_transition(self, Change change, Run *run, int state) except -1:
+        cdef bint is_rejected = state == ARCHIVING
         if state == AVAILABLE and run.count >= change.delivery_count_limit:
-            state = ARCHIVED
+            state = ARCHIVING if change.makes_dead_letters else ARCHIVED
         check_transition(run, state)
         run.change = change.number
         run.next_state = state
+        if state == ARCHIVING:
+            change.add_dead_letters(run.first, run.last, run.count, is_rejected)
         return change.add(run.first, run.last, state, run.count)
 
     cdef int32_t count_finished(self) except -1:
@@ -462,17 +517,18 @@ cdef class SharePartition:
 
     def adopt(self, Change change not None):
         """Apply the transitions of a change, because the change is durable."""
-        self.end_change(change, True)
+        self.end_change(change, True, 0)
 
-    def abandon(self, Change change not None):
+    def abandon(self, Change change not None, int64_t retry_ms=0):
         """Undo a change that could not be written. Its records keep the state that they had when the change began.
 
         However, records whose locks have ended become AVAILABLE, or ARCHIVED if they have reached the limit of
-        deliveries.
+        deliveries. If they are to get dead letters, they stay ACQUIRED, because no dead letter may be written for a
+        record whose state is not stored. `expire` tries again when the monotonic clock has reached `retry_ms`.
         """
-        self.end_change(change, False)
+        self.end_change(change, False, retry_ms)
 
-    cdef int end_change(self, Change change, bint is_durable) except -1:
+    cdef int end_change(self, Change change, bint is_durable, int64_t retry_ms) except -1:
         """End the change in all runs of its records. Skip records below `start_offset`, which are no longer tracked."""
         cdef Run *run
         cdef int64_t first, last
@@ -487,7 +543,15 @@ cdef class SharePartition:
                 if is_durable:
                     go_to(run, run.next_state)
                 elif change.holds_anyway or run.lock_ended:
-                    go_to(run, ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
+                    if run.count < change.delivery_count_limit:
+                        go_to(run, AVAILABLE)
+                    elif not change.makes_dead_letters:
+                        go_to(run, ARCHIVED)
+                    else:
+                        run.change = NO_CHANGE
+                        run.next_state = AVAILABLE
+                        run.lock_ended = True
+                        run.deadline_ms = retry_ms
                 else:
                     run.change = NO_CHANGE
                     run.next_state = AVAILABLE

@@ -60,8 +60,8 @@ def parse_coordinator_key(text: str) -> ShareKey:
 
 
 StateBatch = tuple[int, int, int, int]
-"""(first offset, last offset, delivery state, delivery count). The delivery states are 0 (available), 2 (acknowledged)
-and 4 (archived)."""
+"""(first offset, last offset, delivery state, delivery count). The delivery states are 0 (available), 2 (acknowledged),
+3 (archiving: the record waits for its dead letter, KIP-1191) and 4 (archived)."""
 
 
 class Changes(NamedTuple):
