@@ -77,6 +77,15 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Show every setting of the broker and its source as JSON:',
          'kbroker-configs --bootstrap-server localhost:9092 --describe --broker 1 --all --json'),
     ],
+    'kbroker-features': [
+        ('Print the feature levels of a cluster:',
+         'kbroker-features --bootstrap-server localhost:9092 describe'),
+        ('See what the levels of Apache Kafka 4.4 would change, and then set them:',
+         'kbroker-features --bootstrap-server localhost:9092 upgrade --release-version 4.4 --dry-run\n'
+         'kbroker-features --bootstrap-server localhost:9092 upgrade --release-version 4.4 --yes'),
+        ('Lower the level of a feature:',
+         'kbroker-features --bootstrap-server localhost:9092 downgrade --feature share.version=1'),
+    ],
     'kbroker-transactions': [
         ('Find out what holds back the consumers of a topic:',
          'kbroker-transactions --bootstrap-server localhost:9092 why-stuck orders'),

@@ -4,9 +4,14 @@ Either all updates of a request take effect or none does. In versions 0 and 1, t
 result for each feature. In version 2, it has no results (KIP-1022). If a request updates a feature twice, Kafka applies
 the last update; kbroker refuses the request. Updates of `kraft.version` are refused. So are downgrades of
 `metadata.version` that would lose metadata.
+
+Before the broker raises a level that an earlier release of Apache Kafka does not know, it logs a warning: afterwards
+that release cannot open the directory.
 """
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.apis.serving.authorization import require
@@ -19,6 +24,7 @@ from kbroker.metadata.feature_updates import (
     enables_eligible_leader_replicas,
     records_of_updates,
 )
+from kbroker.metadata.features import costs_of
 from kbroker.metadata.image import ResourceType as ConfigType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ConfigRecord, UpdateFeaturesResponse
@@ -31,6 +37,8 @@ SUCCESS = 'NONE'
 """The error message that Kafka sends for a successful update."""
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 ALL_BROKERS = ConfigType.BROKER, ''
+
+logger = logging.getLogger(__name__)
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -47,6 +55,7 @@ def handle(request: Request, body: Any) -> Steps:
         if enables_eligible_leader_replicas(records):
             records += missing_configs(node)
         if records and not body.validate_only:
+            warn_of_costs(updates, node.metadata.image.finalized_features)
             yield from node.metadata.commits.write(records)
         results = []
         if request.version < WITHOUT_RESULTS:
@@ -66,6 +75,13 @@ def wanted(update: Any, version: int) -> FeatureUpdate:
     else:
         upgrade_type = update.upgrade_type
     return FeatureUpdate(update.feature, update.max_version_level, upgrade_type)
+
+
+def warn_of_costs(updates: Iterable[FeatureUpdate], finalized: Mapping[str, int]) -> None:
+    """Log a warning for each level that will close the directory to an earlier release of Apache Kafka."""
+    for cost in costs_of({update.name: update.level for update in updates
+                          if update.level > finalized.get(update.name, 0)}):
+        logger.warning('%s', cost)
 
 
 def missing_configs(node: Any) -> list[Any]:
