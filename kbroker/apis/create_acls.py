@@ -18,7 +18,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AccessControlEntryRecord, CreateAclsResponse
 from kbroker.security.acl_codes import Operation
 from kbroker.security.acl_index import MOST_ACL_BYTES, Entry, identity_of, size_of
-from kbroker.security.acl_validation import reason_to_refuse
 
 if TYPE_CHECKING:
     from kbroker.security.authorizer import Authorizer
@@ -37,7 +36,7 @@ def handle(request: Request, body: Any) -> Steps:
     valid: dict[Any, Entry] = {}
     for row in body.creations:
         try:
-            entry = entry_of(row)
+            entry = entry_of(row, request.node.metadata.image.metadata_version)
             valid.setdefault(identity_of(entry), entry)
             results.append(Result(error_message=''))
         except KafkaError as error:
@@ -77,16 +76,15 @@ def codes_of(row: Any) -> tuple[int, int, int, int]:
     return row.resource_type, row.resource_pattern_type, row.operation, row.permission_type
 
 
-def entry_of(row: Any) -> Entry:
-    """Return the ACL that an element of the request describes. Raise KafkaError INVALID_REQUEST if the ACL is
-    invalid."""
+def entry_of(row: Any, metadata_version: int) -> Entry:
+    """Return the ACL that an element of the request describes. Raise the errors of `check_new_acl`."""
+    from kbroker.metadata.access_control import check_new_acl  # no broker without ACLs needs it
+
     entry = AccessControlEntryRecord(
         id=random_uuid(), resource_type=row.resource_type, resource_name=row.resource_name,
         pattern_type=row.resource_pattern_type, principal=row.principal, host=row.host, operation=row.operation,
         permission_type=row.permission_type)
-    reason = reason_to_refuse(entry)
-    if reason is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+    check_new_acl(entry, metadata_version)
     return entry
 
 

@@ -11,16 +11,37 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork, Pace
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
+from kbroker.metadata.features import CIDR_HOSTS_SINCE
 from kbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from kbroker.security.acl_validation import reason_to_refuse, reason_to_refuse_range
 from kbroker.security.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
+
+
+def check_new_acl(entry: AccessControlEntryRecord, metadata_version: int) -> None:
+    """Check an ACL before it is written. `metadata_version` is the level of the feature metadata.version.
+
+    Raise KafkaError INVALID_REQUEST if the ACL is invalid, UNSUPPORTED_VERSION if its host is a range of addresses and
+    the level is too low for ranges.
+    """
+    reason = reason_to_refuse(entry)
+    if reason is None and '/' in entry.host:
+        if metadata_version < CIDR_HOSTS_SINCE:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                'CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher. '
+                f'Found metadata.version {metadata_version}, expected at least {CIDR_HOSTS_SINCE}')
+        reason = reason_to_refuse_range(entry.host)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
 
 
 class AclFollower:

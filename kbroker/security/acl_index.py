@@ -2,7 +2,8 @@
 
 An ACL has a pattern of resources, a principal and a host. A decision about a resource first finds the patterns that
 cover it: its literal name, the literal `*`, and the stored prefixes of its name, which a tree finds. Then it looks up
-four pairs in each pattern: the principal or `User:*`, with the host or any host.
+four pairs in each pattern: the principal or `User:*`, with the host or any host. Each range in use that contains the
+host adds two pairs.
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from kbroker.security.hosts import host_key
 
 if TYPE_CHECKING:
     from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree
+    from kbroker.security.networks import NetworkSet
 
 EVERY_USER = 'User:*'
 RESOURCE_TYPES = tuple(int(kind) for kind in ResourceType if kind > ResourceType.ANY)
@@ -25,6 +27,10 @@ Measured on 64-bit CPython 3.11 with ACLs that all have different patterns and p
 """
 PREFIX_BYTES = 400
 """The bytes of memory of a stored prefix in the tree, which has at most two nodes per prefix."""
+RANGE_BYTES = 300
+"""The bytes of memory of a host that is a range, without its text. Measured as ENTRY_BYTES, with different ranges: 205
+bytes.
+"""
 
 _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
@@ -55,6 +61,8 @@ class AclIndex:
         """Maps (resource type, principal, host) to {id: entry}."""
         self._prefixes: dict[int, PrefixTree] = {}
         """Maps each resource type to the tree of its patterns of type PREFIXED."""
+        self._networks: NetworkSet | None = None
+        """The ranges of the hosts, None if no host is a range."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -76,6 +84,8 @@ class AclIndex:
                 self._prefixes.setdefault(entry.resource_type, PrefixTree()).put(entry.resource_name, acls)
         acls.put(Decision(entry.permission_type == Permission.ALLOW, entry), owner)
         self._owned.setdefault((entry.resource_type, *owner), {})[entry.id] = entry
+        if '/' in entry.host:
+            self._add_network(owner[1])
 
     def remove(self, entry_id: bytes) -> None:
         """Remove the entry with this id, if it exists."""
@@ -92,6 +102,25 @@ class AclIndex:
         del owned[entry_id]
         if not owned:
             del self._owned[entry.resource_type, *owner]
+        if '/' in entry.host:
+            self._discard_network(owner[1])
+
+    def _add_network(self, text: str) -> None:
+        """Add a range in its normal form. Any other text is in no range, as in Kafka."""
+        from kbroker.security.networks import NetworkSet, find_network  # no broker without ranges needs it
+        network = find_network(text)
+        if network is not None:
+            if self._networks is None:
+                self._networks = NetworkSet()
+            self._networks.add(network, text)
+
+    def _discard_network(self, text: str) -> None:
+        from kbroker.security.networks import find_network
+        network = find_network(text)
+        if network is not None and self._networks is not None:
+            self._networks.discard(network)
+            if not self._networks:
+                self._networks = None
 
     # -- lookups
 
@@ -104,11 +133,18 @@ class AclIndex:
         prefixes = self._prefixes.get(resource_type)
         return covering if prefixes is None else covering + prefixes.covering(name)
 
+    def owners_of(self, principal: str, host: str) -> tuple[tuple[str, str], ...]:
+        """Return the (principal, host) pairs whose ACLs apply to a principal at a host, a result of `host_key`."""
+        if self._networks is None:
+            return (principal, host), (principal, WILDCARD), (EVERY_USER, host), (EVERY_USER, WILDCARD)
+        hosts = (host, *self._networks.containing(host), WILDCARD)
+        return tuple((who, where) for who in (principal, EVERY_USER) for where in hosts)
+
     def owned_by(self, resource_type: int, principal: str, host: str) -> Iterator[Entry]:
         """Yield the entries for a resource type that apply to a principal at a host. `host` is a result of
         `host_key`.
         """
-        for owner in owners_of(principal, host):
+        for owner in self.owners_of(principal, host):
             yield from self._owned.get((resource_type, *owner), {}).values()
 
     def candidates(self, wanted: AclFilter) -> Iterator[Entry]:
@@ -148,11 +184,6 @@ def pattern_of(entry: Entry) -> Pattern:
     return entry.resource_type, entry.pattern_type, entry.resource_name
 
 
-def owners_of(principal: str, host: str) -> tuple[tuple[str, str], ...]:
-    """Return the four (principal, host) pairs whose ACLs apply to a principal at a host, a result of `host_key`."""
-    return (principal, host), (principal, WILDCARD), (EVERY_USER, host), (EVERY_USER, WILDCARD)
-
-
 def owner_of(entry: Entry) -> tuple[str, str]:
     """Return (principal, host) of an entry. The host is converted by `host_key`, so that lookups find it."""
     return entry.principal, host_key(entry.host)
@@ -167,4 +198,6 @@ def identity_of(entry: Entry) -> tuple[Any, ...]:
 def size_of(entry: Entry) -> int:
     """Return the approximate memory of an entry in bytes."""
     held_bytes = ENTRY_BYTES + memory_of(entry.resource_name) + memory_of(entry.principal) + memory_of(entry.host)
-    return held_bytes + PREFIX_BYTES if entry.pattern_type == PatternType.PREFIXED else held_bytes
+    if entry.pattern_type == PatternType.PREFIXED:
+        held_bytes += PREFIX_BYTES
+    return held_bytes + RANGE_BYTES if '/' in entry.host else held_bytes

@@ -1,5 +1,5 @@
-"""Checks of an ACL before it is written. As in Kafka, a host may be any text, and each resource type may have each
-operation.
+"""Checks of an ACL before it is written. As in Apache Kafka 4.4, a host is a range of addresses if it contains a slash,
+and any text otherwise. Each resource type may have each operation.
 """
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def unknown_code(codes: tuple[int, int, int, int], least: tuple[int, int, int, i
 
 
 def reason_to_refuse(entry: Entry) -> str | None:
-    """Return the reason to refuse an ACL, an AccessControlEntryRecord. Return None if the ACL is valid."""
+    """Return the reason to refuse an ACL, an AccessControlEntryRecord. Return None if the ACL is valid, except perhaps
+    for a range in its host: see `reason_to_refuse_range`.
+    """
     reason = unknown_code((entry.resource_type, entry.pattern_type, entry.operation, entry.permission_type),
                           LEAST_OF_AN_ACL)
     if reason is not None:
@@ -35,6 +37,18 @@ def reason_to_refuse(entry: Entry) -> str | None:
         return 'the name of a resource expected, found an empty one'
     if ':' not in entry.principal:
         return f'a principal TYPE:NAME expected, found {entry.principal[:80]!r}'
+    if not entry.host:
+        return 'a host expected, * for every host, found an empty one'
     if max(len(text.encode()) for text in (entry.resource_name, entry.principal, entry.host)) > MAX_STRING_BYTES:
         return f'found a text of more than {MAX_STRING_BYTES} bytes'
+    return None
+
+
+def reason_to_refuse_range(host: str) -> str | None:
+    """Return the reason to refuse a host with a slash. Return None if the host is a range of addresses."""
+    from kbroker.security.networks import parse_network  # no broker without ranges needs it
+    try:
+        parse_network(host)
+    except ValueError as error:
+        return f'Invalid CIDR notation {host[:80]!r}: {error}'
     return None

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from kbroker.base.ledger import Line
 from kbroker.security.access import Access, DecisionCaches
 from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission
-from kbroker.security.acl_index import MOST_ACL_BYTES, AclIndex, Decision, Entry, owners_of
+from kbroker.security.acl_index import MOST_ACL_BYTES, AclIndex, Decision, Entry
 from kbroker.security.acl_patterns import decide
 from kbroker.security.decision_log import DecisionLog
 from kbroker.security.hosts import host_key
@@ -102,7 +102,8 @@ class Authorizer:
             return SUPER_USER
         where = host_key(host)
         patterns = self.index.patterns_of(resource_type, name)
-        found: Decision | None = decide(patterns, owners_of(who, where), _DENIED_BY[operation], _ALLOWED_BY[operation])
+        found: Decision | None = decide(patterns, self.index.owners_of(who, where), _DENIED_BY[operation],
+                                        _ALLOWED_BY[operation])
         if found is not None:
             return found
         return DEFAULT_ALLOW if self.allow_if_no_acl and not patterns else DEFAULT_DENY

@@ -52,18 +52,20 @@ class DirectoryAcls:
                 if wanted.matches(entry)]
 
     def create(self, acls: Iterable[AclFilter]) -> None:
+        from kbroker.base.errors import KafkaError
+        from kbroker.metadata.access_control import check_new_acl
         from kbroker.metadata.directory import random_uuid
         from kbroker.metadata.offline import changed_directory
         from kbroker.protocol.messages import AccessControlEntryRecord
-        from kbroker.security.acl_validation import reason_to_refuse
         with changed_directory(self._directory) as controller:
             existing = {acl_of(entry) for entry in controller.image.access_control_entries.values()}
             records = []
             for acl in acls:
                 record = AccessControlEntryRecord(id=random_uuid(), **acl._asdict())
-                reason = reason_to_refuse(record)
-                if reason is not None:
-                    raise ToolError(reason)
+                try:
+                    check_new_acl(record, controller.image.metadata_version)
+                except KafkaError as error:
+                    raise ToolError(str(error)) from None
                 if acl not in existing:
                     records.append(record)
             write(controller, records)

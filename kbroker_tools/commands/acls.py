@@ -43,8 +43,10 @@ from kbroker_tools.cluster.opening import cluster_options, open_view
                    'AlterConfigs, IdempotentWrite, CreateTokens, DescribeTokens, TwoPhaseCommit, or All, the default.')
 @click.option('--allow-principal', multiple=True, metavar='TYPE:NAME', help='A user to allow; User:* for all.')
 @click.option('--deny-principal', multiple=True, metavar='TYPE:NAME', help='A user to deny. A denial takes precedence.')
-@click.option('--allow-host', multiple=True, metavar='ADDRESS', help='Allow from this address only.')
-@click.option('--deny-host', multiple=True, metavar='ADDRESS', help='Deny from this address only.')
+@click.option('--allow-host', multiple=True, metavar='ADDRESS',
+              help='Allow from this address only, or from a range of addresses such as 10.0.0.0/8. Ranges need '
+                   'metadata.version 32.')
+@click.option('--deny-host', multiple=True, metavar='ADDRESS', help='Deny from this address or range only.')
 @click.option('--principal', multiple=True, metavar='TYPE:NAME', help='With --list: print the ACLs of this user.')
 @click.option('--producer', is_flag=True,
               help='Write, Describe and Create on the topics; Write and Describe on the transactional ids.')

@@ -38,6 +38,8 @@ RECORDS = [
     ((4, 'kafka-cluster', 3, 'User:CN=app,O=Ex', '*', 12, 3),
      '011200202122232425262728292a2b2c2d2e2f040e6b61666b612d636c75737465720311557365723a434e3d6170702c4f3d4578022a0c03'
      '00'),
+    ((2, 't', 4, 'User:alice', '10.0.0.0/8', 3, 3),
+     '011200202122232425262728292a2b2c2d2e2f020274040b557365723a616c6963650b31302e302e302e302f38030300'),
     ((5, '*', 3, 'User:tx', '*', 4, 3), '011200202122232425262728292a2b2c2d2e2f05022a0308557365723a7478022a040300')]
 
 
@@ -140,7 +142,7 @@ def test_an_acl_is_created_once(node, admin):
     {'resource_type': 1}, {'resource_type': 8}, {'resource_type': -1}, {'resource_pattern_type': 1},
     {'resource_pattern_type': 2}, {'resource_pattern_type': 5}, {'operation': 1}, {'operation': 16},
     {'permission_type': 1}, {'permission_type': 4}, {'resource_type': 4}, {'resource_name': ''},
-    {'principal': 'alice'}, {'principal': ''}])
+    {'principal': 'alice'}, {'principal': ''}, {'host': ''}])
 def test_an_invalid_creation_fails_alone(admin, fields):
     assert create(admin, {'host': 'a'}, fields, {'host': 'b'}) == [0, ErrorCode.INVALID_REQUEST, 0]
     assert len(described(admin)) == 2
@@ -148,10 +150,70 @@ def test_an_invalid_creation_fails_alone(admin, fields):
 
 @pytest.mark.parametrize('fields', [
     {'resource_type': 4, 'resource_name': 'kafka-cluster'}, {'principal': 'User:'}, {'principal': 'Group:x'},
-    {'host': ''}, {'host': '10.0.0.0/8'}, {'resource_type': 7, 'resource_name': 'alice', 'operation': 13},
+    {'host': 'host.name'}, {'host': '1.2.3'}, {'resource_type': 7, 'resource_name': 'alice', 'operation': 13},
     {'resource_pattern_type': 4, 'resource_name': '*'}])
 def test_what_kafka_accepts_is_accepted(admin, fields):
     assert create(admin, fields) == [0]
+
+
+def raise_metadata_version(client, level):
+    answer = client.ask('UpdateFeatures', timeout_ms=1000, validate_only=False, feature_updates=[
+        {'feature': 'metadata.version', 'max_version_level': level, 'upgrade_type': 1}])
+    assert answer.error_code == 0
+
+
+def refusal_of(client, host):
+    result, = client.ask('CreateAcls', creations=[READ_ORDERS | {'host': host}]).results
+    return result.error_code, result.error_message
+
+
+@pytest.mark.parametrize('host', ['10.0.0.0/8', 'a/b', '/'])
+@pytest.mark.parametrize('level', [30, 31])
+def test_a_host_with_a_slash_needs_a_metadata_version_that_knows_ranges(admin, level, host):
+    if level > 30:
+        raise_metadata_version(admin, level)
+    assert refusal_of(admin, host) == (
+        ErrorCode.UNSUPPORTED_VERSION, 'CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher. '
+        f'Found metadata.version {level}, expected at least 32')
+    assert described(admin) == []
+
+
+def test_a_range_is_kept_as_it_was_typed_and_in_force(start_node):
+    node = start_node(**ON)
+    admin, alice = Member(node, ADMIN), node.authorizer.access_of(ALICE, '10.9.9.9')
+    raise_metadata_version(admin, 32)
+    hosts = ['10.0.0.0/8', '10.0.0.1/8', '2001:DB8::/32', '[::1]/128']
+    assert create(admin, *({'host': host} for host in hosts)) == [0] * 4
+    assert create(admin, {'host': '10.0.0.1/8'}) == [0], 'exists already'
+    assert alice.may(Operation.READ, 2, 'orders')
+    node.crash()
+    node = start_node(**ON)
+    admin, alice = Member(node, ADMIN), node.authorizer.access_of(ALICE, '10.9.9.9')
+    assert {row[4] for row in described(admin)} == set(hosts)
+    assert alice.may(Operation.READ, 2, 'orders')
+    assert described(admin, host_filter='10.5.5.5') == described(admin, host_filter='10.0.0.2/8') == []
+    only = {'resource_name_filter': 'orders', 'principal_filter': 'User:alice'}
+    assert [row[4] for row in described(admin, host_filter='10.0.0.1/8', **only)] == ['10.0.0.1/8']
+    assert delete(admin, {'host_filter': '10.0.0.0/8'}, {'host_filter': '10.0.0.1/8', **only}) == [['orders']] * 2
+    assert not alice.may(Operation.READ, 2, 'orders')
+
+
+@pytest.mark.parametrize(('host', 'reason'), [
+    ('10.0.0.0/33', 'Value [33] not in range [0,32]'), ('10.0.0.0/', 'Could not parse [10.0.0.0/]'),
+    ('::ffff:10.0.0.0/104', 'Could not parse [::ffff:10.0.0.0]: found an IPv4 address mapped into IPv6')])
+def test_a_range_that_does_not_parse_is_refused_with_kafkas_reason(admin, host, reason):
+    raise_metadata_version(admin, 33)
+    assert refusal_of(admin, host) == (ErrorCode.INVALID_REQUEST, f"Invalid CIDR notation '{host}': {reason}")
+    assert create(admin, {'host': '10.0.0.0/8'}, {'host': host}) == [0, ErrorCode.INVALID_REQUEST]
+
+
+def test_a_range_from_before_its_metadata_version_is_in_force(node):
+    """Apache Kafka before 4.4 stores a host with a slash as text. Apache Kafka 4.4 reads it as a range, at every
+    metadata.version."""
+    node.authorizer.put(build('AccessControlEntryRecord', id=bytes(16), pattern_type=3, **{
+        name: READ_ORDERS[name] for name in READ_ORDERS if name not in ('resource_pattern_type', 'host')},
+        host='10.0.0.0/8'))
+    assert node.authorizer.access_of(ALICE, '10.9.9.9').may(Operation.READ, 2, 'orders')
 
 
 @pytest.mark.parametrize(('api', 'where', 'field'), [

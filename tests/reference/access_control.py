@@ -16,6 +16,18 @@ def address(text):
     return getattr(parsed, 'ipv4_mapped', None) or parsed
 
 
+def contains(text, host):
+    """Return whether the host of an ACL is a range of addresses that contains a client's address."""
+    if '/' not in text:
+        return False
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    client = address(host.partition('%')[0])
+    return not isinstance(client, str) and client in network
+
+
 def is_relevant(entry, resource_type, name):
     if entry.resource_type != resource_type:
         return False
@@ -25,7 +37,8 @@ def is_relevant(entry, resource_type, name):
 
 
 def concerns(entry, principal, host):
-    return entry.principal in (principal, 'User:*') and (entry.host == '*' or address(entry.host) == address(host))
+    return entry.principal in (principal, 'User:*') and (
+        entry.host == '*' or address(entry.host) == address(host) or contains(entry.host, host))
 
 
 def fits(entry, operation):

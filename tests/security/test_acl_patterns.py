@@ -73,6 +73,27 @@ def test_a_decision_is_short_whatever_prefixes_have_acls(prefixes, owner):
     assert_within(max(times_s), LONGEST_DECISION_S)
 
 
+def test_a_decision_is_short_however_many_ranges_and_prefixes_apply_to_the_client():
+    """All 33 ranges of IPv4 that contain the client have ACLs, and each of 4,000 prefixes of the name has one of them,
+    or an ACL of another client."""
+    authorizer = Authorizer()
+    for number in range(4_000):
+        principal, host = ('User:alice', f'10.0.0.1/{number % 33}') if number % 2 else (f'User:{number}', '*')
+        authorizer.put(AccessControlEntryRecord(
+            id=number.to_bytes(16, 'big'), resource_type=ResourceType.GROUP, resource_name=NAME[:5 * number + 1],
+            pattern_type=PatternType.PREFIXED, principal=principal, host=host, operation=Operation.WRITE,
+            permission_type=Permission.ALLOW))
+    assert len(authorizer.index.owners_of('User:alice', '10.0.0.1')) == 2 * (33 + 2)
+    times_s = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        decision = authorizer.decide(ALICE, '10.0.0.1', Operation.READ, ResourceType.GROUP, NAME)
+        times_s.append(time.thread_time() - began_s)
+        assert not decision.allowed
+    print(f'{1000 * min(times_s):.2f} ms')
+    assert_within(max(times_s), LONGEST_DECISION_S)
+
+
 def test_a_decision_about_a_long_name_is_more_than_one_element_of_long_work():
     access = Authorizer().access_of(ALICE, '10.0.0.1')
     pace, parts = Pace(), 0

@@ -40,11 +40,14 @@ def authorizer_of(*entries, **settings):
 NAMES = st.sampled_from(['a', 'ab', 'abc', 'b', '*', 'hardcode', 'ä', '\U0001f600'])
 USERS = st.sampled_from(['User:alice', 'User:bob', 'Other:alice', 'User:*', 'User:CN=a,OU=b'])
 HOSTS = st.sampled_from(['10.0.0.1', '10.0.0.2', '::1', '0:0:0:0:0:0:0:1', '::ffff:10.0.0.1', 'fe80::1%eth0'])
+RANGES = st.sampled_from(['10.0.0.0/31', '10.0.0.1/8', '10.0.0.0/8', '0.0.0.0/0', '::/0', '::1/128', 'fe80::/10',
+                          '10.0.0.0/33'])
 TYPES = st.sampled_from([TOPIC, GROUP, CLUSTER])
 OPERATIONS = st.sampled_from([operation for operation in Operation if operation >= READ])
 ENTRIES = st.builds(
     acl, st.integers(0, 30), st.sampled_from(['DENY', 'ALLOW']), USERS, st.one_of(OPERATIONS, st.just(Operation.ALL)),
-    NAMES, st.sampled_from(['LITERAL', 'PREFIXED']), TYPES, st.one_of(HOSTS, st.just('*'), st.just('no address')))
+    NAMES, st.sampled_from(['LITERAL', 'PREFIXED']), TYPES,
+    st.one_of(HOSTS, RANGES, st.just('*'), st.just('no address')))
 CHANGES = st.lists(st.one_of(ENTRIES, st.integers(0, 30)), max_size=25)
 
 
@@ -100,6 +103,34 @@ def test_a_right_to_some_resource_is_lost_to_a_denial_that_covers_it(pattern, na
     authorizer = authorizer_of(('ALLOW', 'User:alice', WRITE, 'ab', 'PREFIXED'),
                                ('DENY', 'User:alice', WRITE, name, pattern))
     assert authorizer.access_of(ALICE, HERE).may_by_type(WRITE, TOPIC) is expected
+
+
+@pytest.mark.parametrize(('entries', 'host', 'expected'), [
+    ([('ALLOW', '10.0.0.0/8')], '10.9.9.9', True),
+    ([('ALLOW', '10.0.0.0/8')], '11.0.0.1', False),
+    ([('ALLOW', '10.0.0.0/8'), ('DENY', '10.9.0.0/16')], '10.9.9.9', False),
+    ([('ALLOW', '10.9.9.9'), ('DENY', '10.0.0.0/8')], '10.9.9.9', False),
+    ([('ALLOW', '10.0.0.0/8'), ('DENY', '10.9.9.9')], '10.9.9.9', False),
+    ([('ALLOW', '10.0.0.0/8'), ('DENY', '10.9.9.9')], '10.9.9.8', True),
+    ([('ALLOW', '*'), ('DENY', '::/0')], '10.9.9.9', True)])
+def test_a_denial_for_a_range_overrides_every_right_of_a_host_in_it(entries, host, expected):
+    authorizer = authorizer_of(*((permission, 'User:*', READ, 't', 'LITERAL', TOPIC, where)
+                                 for permission, where in entries))
+    assert authorizer.access_of(ALICE, host).may(READ, TOPIC, 't') is expected
+    assert authorizer.access_of(ALICE, host).may_by_type(READ, TOPIC) is expected
+
+
+def test_a_range_that_comes_or_goes_changes_the_rights_of_connected_clients():
+    authorizer = authorizer_of()
+    access = authorizer.access_of(ALICE, HERE)
+    assert not access.may(READ, TOPIC, 't')
+    for number, host in enumerate(('10.0.0.0/8', '10.0.0.1/8')):
+        authorizer.put(acl(number, 'ALLOW', 'User:alice', READ, 't', host=host))
+    assert access.may(READ, TOPIC, 't')
+    authorizer.remove((0).to_bytes(16, 'big'))
+    assert access.may(READ, TOPIC, 't'), 'by the other spelling'
+    authorizer.remove((1).to_bytes(16, 'big'))
+    assert not access.may(READ, TOPIC, 't')
 
 
 def test_a_resource_without_a_name_is_denied():

@@ -7,6 +7,9 @@ from support.brokers.broker_process import BrokerProcess
 from support.brokers.in_process_broker import InProcessBroker
 from support.runner.command_runner import run_in_process
 
+from kbroker.metadata.features import METADATA_VERSION
+from kbroker.metadata.offline import changed_directory
+from kbroker.protocol.messages import FeatureLevelRecord
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.security.principal import parse_principal
 
@@ -110,3 +113,21 @@ def test_an_acl_that_a_broker_would_refuse_is_not_written(directory):
     done = run_in_process('acls', '--data-dir', directory, '--add', *ALLOW_ALICE, '--topic', 'x' * 40_000)
     assert done.returncode == 1
     assert 'found a text of more than 32767 bytes' in done.stderr
+
+
+def test_a_range_of_hosts_is_written_if_the_directory_has_a_metadata_version_that_knows_it(directory):
+    """A directory is formatted at metadata.version 30. Ranges begin at 32."""
+    place = '--data-dir', directory
+    allowed = (*ALLOW_ALICE, '--allow-host', '10.0.0.0/8', '--topic', 'orders')
+    done = run_in_process('acls', *place, '--add', *allowed)
+    assert done.returncode == 1
+    assert 'Found metadata.version 30, expected at least 32' in done.stderr
+    with changed_directory(str(directory)) as controller:
+        controller.at_once(controller.commits.write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=33)]))
+    assert 'host=10.0.0.0/8, operation=ALL' in run(*place, '--add', *allowed)
+    done = run_in_process('acls', *place, '--add', *ALLOW_ALICE, '--allow-host', '10.0.0.0/33', '--cluster')
+    assert done.returncode == 1
+    assert "Invalid CIDR notation '10.0.0.0/33': Value [33] not in range [0,32]" in done.stderr
+    with InProcessBroker(directory, ON) as node:
+        access = node.authorizer.access_of(parse_principal('User:alice'), '10.1.2.3')
+        assert access.may(Operation.READ, ResourceType.TOPIC, 'orders')
