@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (key 88), version 0 (KIP-1071).
+"""StreamsGroupHeartbeat (key 88), versions 0 and 1 (KIP-1071).
 
 With this request, a member joins a streams group with the topology of its application, stays in the group, gets its
 tasks, or leaves. The broker creates missing internal topics in the background, if the client may create them. As in
@@ -194,4 +194,4 @@ def invalid_topology(message: str) -> KafkaError:
 
 
 KIND = HeartbeatKind('streams', check, response)
-API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, HeartbeatHandler(KIND, 'StreamsGroupHeartbeatRequest'))
+API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, HeartbeatHandler(KIND, 'StreamsGroupHeartbeatRequest'))

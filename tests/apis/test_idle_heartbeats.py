@@ -26,12 +26,13 @@ WHOLE = {
     key: Api(key, first, last, partial(serve, api.KIND)) for key, first, last, api in (
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat),
         (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat),
-        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat))
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, streams_group_heartbeat))
 }
 """The APIs of heartbeats by their key. None of them has the short code path."""
 REQUESTS = {'consumer': 'ConsumerGroupHeartbeatRequest', 'share': 'ShareGroupHeartbeatRequest',
             'streams': 'StreamsGroupHeartbeatRequest'}
-VERSIONS = {'consumer': 1, 'share': 1, 'streams': 0}
+VERSIONS = [('consumer', 1), ('share', 1), ('streams', 0), ('streams', 1)]
+"""The kinds of groups, with versions of their heartbeats whose fields differ."""
 NUMBERS = itertools.count(1)
 
 
@@ -49,8 +50,9 @@ class Side:
         self.client = ApiClient(broker)
         self.client.ask('FindCoordinator', coordinator_keys=['g'])
 
-    def begin(self, kind, prefix):
-        self.kind, self.prefix, self.epochs, self.owned, self.names = kind, prefix, {}, {}, {}
+    def begin(self, kind, version, prefix):
+        self.kind, self.version, self.prefix = kind, version, prefix
+        self.epochs, self.owned, self.names = {}, {}, {}
         self.static, self.endpoint_epochs = set(), {}
         self.create(0)
 
@@ -110,7 +112,7 @@ class Side:
 
     def heartbeat(self, member, client_id, **fields):
         request = build(REQUESTS[self.kind], group_id=self.prefix, member_id=f'member-{member}', **fields)
-        broker, version = self.client.broker, VERSIONS[self.kind]
+        broker, version = self.client.broker, self.version
         connection = broker.begin(request, version, client_id=client_id)
         while not connection.replies:
             broker.turn()
@@ -163,11 +165,11 @@ ACTIONS = st.tuples(
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(list(REQUESTS)), st.lists(ACTIONS, max_size=40))
-def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kind, actions):
+@given(st.sampled_from(VERSIONS), st.lists(ACTIONS, max_size=40))
+def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kind_and_version, actions):
     prefix = f'group-{next(NUMBERS)}'
     for side in sides:
-        side.begin(kind, prefix)
+        side.begin(*kind_and_version, prefix)
         side.act('join', 0, 1)
     for action in [('beat', 0, 0), *actions, ('wait', 0, 4), ('beat', 0, 0)]:
         first, second = [side.act(*action) for side in sides]
@@ -175,12 +177,12 @@ def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kin
         assert sides[0].state() == sides[1].state(), action
 
 
-@pytest.fixture(params=list(REQUESTS))
+@pytest.fixture(params=VERSIONS, ids='{0[0]} {0[1]}'.format)
 def idle(request, tmp_path):
     """Yield a Side on a new broker. Its member 0 has joined the group, and needs no further change."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
-        side.begin(request.param, 'g')
+        side.begin(*request.param, 'g')
         side.act('join', 0, 1)
         for _ in range(3):
             side.act('beat', 0, 0)
@@ -202,7 +204,7 @@ def test_another_heartbeat_is_an_operation(idle, monkeypatch, change):
     monkeypatch.setattr(Turns, 'submit', lambda _self, group_id, *_: submitted.append(group_id))
     request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of(change, 0, 1))
     client_id = 'other' if change == 'beat of another client' else 'test'
-    idle.client.broker.begin(request, VERSIONS[idle.kind], client_id=client_id)
+    idle.client.broker.begin(request, idle.version, client_id=client_id)
     assert submitted == ['g']
 
 
@@ -225,7 +227,7 @@ def test_an_idle_heartbeat_prolongs_the_session(idle):
 def test_a_static_member_that_names_its_instance_is_idle_and_one_that_names_another_is_not(tmp_path, monkeypatch):
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
-        side.begin('consumer', 'g')
+        side.begin('consumer', 1, 'g')
         side.act('join', 0, 4)
         side.act('join', 1, 4)
         for _ in range(3):
@@ -240,7 +242,7 @@ def test_a_static_member_that_names_its_instance_is_idle_and_one_that_names_anot
 def test_a_heartbeat_that_is_cut_off_closes_the_connection(idle, cut):
     request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
     connection = idle.client.broker.connect()
-    idle.client.broker.send(connection, frame_of(request, VERSIONS[idle.kind])[:-cut])
+    idle.client.broker.send(connection, frame_of(request, idle.version)[:-cut])
     assert connection.closed is not None
 
 
@@ -248,14 +250,14 @@ def test_bytes_behind_a_heartbeat_do_not_matter(idle):
     request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
     broker = idle.client.broker
     connection = broker.connect()
-    broker.send(connection, frame_of(request, VERSIONS[idle.kind]) + b'123')
-    assert broker.answer_to(connection, request, VERSIONS[idle.kind]).error_code == ErrorCode.NONE
+    broker.send(connection, frame_of(request, idle.version) + b'123')
+    assert broker.answer_to(connection, request, idle.version).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize('text', [b'member', b'\x02g'])
 def test_a_heartbeat_whose_text_is_not_utf_8_closes_the_connection(idle, text, caplog):
     request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
-    frame = frame_of(request, VERSIONS[idle.kind])
+    frame = frame_of(request, idle.version)
     assert frame.count(text) == 1
     connection = idle.client.broker.connect()
     idle.client.broker.send(connection, frame.replace(text, text[:-1] + b'\xff'))

@@ -34,8 +34,8 @@ class Heart:
     def __init__(self, client):
         self.client = client
 
-    def __call__(self, **fields):
-        return self.client.ask('StreamsGroupHeartbeat', 0, endpoint_information_epoch=0, shutdown_application=False,
+    def __call__(self, version=1, **fields):
+        return self.client.ask('StreamsGroupHeartbeat', version, endpoint_information_epoch=0, shutdown_application=False,
                                **fields)
 
 
@@ -95,6 +95,18 @@ def test_a_creation_that_fails_is_reported_with_the_next_heartbeat_and_tried_aga
     for _ in range(2):
         detail = statuses(send(**BEAT))[Status.MISSING_INTERNAL_TOPICS]
         assert detail.startswith(f'{missing}; Creation failed: log (') and reason in detail
+
+
+@pytest.mark.parametrize(('version', 'lag'), [(0, -1), (1, 10_000)])
+def test_an_answer_has_the_interval_of_task_offsets_and_the_lag_that_a_warm_task_may_have(beat, version, lag):
+    send = beat()
+    for fields in {**JOIN, 'topology': topology(part())}, BEAT:
+        answer = send(version, **fields)
+        assert (answer.error_code, answer.task_offset_interval_ms, answer.acceptable_recovery_lag) == (0, 60_000, lag)
+        assert (answer.acceptable_recovery_lag_legacy, answer.topology_description_required) == (0, False)
+    for epoch in (9, -1):
+        answer = send(version, **{**BEAT, 'member_epoch': epoch})
+        assert (answer.task_offset_interval_ms, answer.acceptable_recovery_lag) == (0, -1)
 
 
 def test_missing_internal_topics_are_created_with_their_configs(beat):

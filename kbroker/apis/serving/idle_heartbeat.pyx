@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 from kbroker.apis.serving.request cimport DecodingHandler, Handler, Request
 from kbroker.apis.serving.request_bytes cimport LONGEST_STRING_BYTES, take_string
 from kbroker.group.modern.idle_members cimport IdleBeat, IdleMembers, Sender
-from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, read_int32, take, write_int16, write_int32
+from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, read_int32, take, write_int16, write_int32, write_int64
 
 from kbroker.apis.serving.authorization import refusal
 from kbroker.apis.serving.group_protocols import is_served
@@ -32,17 +32,18 @@ cdef enum:
     # The length of a UUID. A request with a longer member id is decoded, because the id's length could take two bytes
     # in the response.
     MOST_ID_BYTES = 36
-    # The size of the longest end of a response, which is that of a streams group: the acceptable lag, the interval of
-    # task offsets, an empty status, null for the tasks of the three roles, the epoch of the endpoints, null for the
-    # endpoints, and the tagged fields. In consumer and share groups, the end is a null assignment and the tagged
-    # fields.
-    MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
+    # The size of the longest end of a response, which is that of a streams group in version 1: the interval of task
+    # offsets, the acceptable lag, an empty status, null for the tasks of the three roles, whether the broker asks for
+    # a description of the topology, the epoch of the endpoints, null for the endpoints, and the tagged fields. In
+    # consumer and share groups, the end is a null assignment and the tagged fields.
+    MOST_REST_BYTES = 4 + 8 + 1 + 3 + 1 + 4 + 1 + 1
     # The size of the longest response: the header, the throttle time, the error code, the error message, the length of
     # the member id, the member id, the epoch, the heartbeat interval, and the end.
     MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
     NO_ARRAY = 0
     EMPTY_ARRAY = 1
     NO_STRUCT = 0xff
+    NO_DESCRIPTION = 0
 
 cdef int READ = Operation.READ
 cdef int GROUP = ResourceType.GROUP
@@ -139,18 +140,34 @@ cdef class HeartbeatHandler(Handler):
         write_int32(at + length + 4, <int32_t>found.interval_ms)
         at += length + 8
         if self.has_endpoints:
-            write_int32(at, 0)
-            write_int32(at + 4, 0)
-            at[8] = EMPTY_ARRAY
-            at[9] = at[10] = at[11] = NO_ARRAY
-            write_int32(at + 12, found.endpoint_epoch)
-            at[16] = NO_ARRAY
-            at += 17
+            at = put_rest_of_streams(at, request.version, found)
         else:
             at[0] = NO_STRUCT
             at += 1
         at[0] = 0       # no tags
         return PyBytes_FromStringAndSize(<char *>answer, at + 1 - answer)
+
+
+cdef uint8_t *put_rest_of_streams(uint8_t *at, int version, IdleBeat *found):
+    """Write the end of a response in a streams group, without its tagged fields. Return the address after it. Version 0
+    has a lag of 32 bits, which is always 0, and no field for the description of the topology."""
+    if version == 0:
+        write_int32(at, 0)
+        write_int32(at + 4, found.task_offset_interval_ms)
+        at += 8
+    else:
+        write_int32(at, found.task_offset_interval_ms)
+        write_int64(at + 4, found.recovery_lag)
+        at += 12
+    at[0] = EMPTY_ARRAY
+    at[1] = at[2] = at[3] = NO_ARRAY
+    at += 4
+    if version > 0:
+        at[0] = NO_DESCRIPTION
+        at += 1
+    write_int32(at, found.endpoint_epoch)
+    at[4] = NO_ARRAY
+    return at + 5
 
 
 cdef str take_text(Cursor *cursor, Py_ssize_t most_bytes, bint nullable):

@@ -8,7 +8,10 @@ from kbroker.group.shard cimport Shard
 cdef struct IdleBeat:
     int64_t session_timeout_ms
     int64_t interval_ms         # the time until the member's next heartbeat
-    int32_t endpoint_epoch      # the endpoint epoch of a streams group
+    # The fields of a response that only streams groups have:
+    int32_t endpoint_epoch
+    int32_t task_offset_interval_ms
+    int64_t recovery_lag
 
 
 cdef class Sender:

@@ -80,11 +80,14 @@ cdef class IdleMembers:
             return False
         if group.metadata_version != self._changes.version or not self._is_idle(group, member):
             return False
-        found.session_timeout_ms, heartbeat_interval_ms, _ = self._group_config(group_id).timing[self._kind]
+        config = self._group_config(group_id)
+        found.session_timeout_ms, heartbeat_interval_ms, _ = config.timing[self._kind]
         found.interval_ms = next_interval_ms(
             heartbeat_interval_ms, True, self._clock.wall_ms() - <int64_t>group.assigned_at_ms, len(members))
         if self._has_endpoints:
             found.endpoint_epoch = group.endpoint_epoch
+            found.task_offset_interval_ms = config.streams_task_offset_interval_ms
+            found.recovery_lag = config.streams_acceptable_recovery_lag
         return True
 
     cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1:

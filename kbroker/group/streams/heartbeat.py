@@ -265,10 +265,11 @@ class StreamsSteps:
         return found
 
     def reply(self, draft: StreamsDraft, call: Call, interval_ms: int) -> StreamsReply:
-        member = draft.member
+        member, config = draft.member, self.place.group_config(draft.group.group_id)
         response = response_class()(
             member_id=member.member_id, member_epoch=member.epoch,
-            heartbeat_interval_ms=interval_ms,
+            heartbeat_interval_ms=interval_ms, task_offset_interval_ms=config.streams_task_offset_interval_ms,
+            acceptable_recovery_lag=config.streams_acceptable_recovery_lag,
             endpoint_information_epoch=draft.group.endpoint_epoch + draft.endpoint_changes,
             partitions_by_user_endpoint=draft.endpoints,
             status=[response_class().Status(status_code=status, status_detail=detail)
