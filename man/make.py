@@ -181,7 +181,8 @@ def daemon_notes() -> list[str]:
         roff('Read the keys and certificates of TLS again, and reopen the audit file. A broker whose input is a '
              'terminal ends instead.'),
         *exit_status((0, 'Stopped cleanly, or the file is correct.'),
-                     (1, 'The broker could not start, or the file is wrong; one line names the reason.'),
+                     (1, 'The broker could not start, the file is wrong, or the directory is not at rest. '
+                         'One line names the reason.'),
                      (2, 'The command line is wrong.'),
                      (70, 'The broker met a broken invariant and stopped without another write. The next start '
                           'recovers.')),

@@ -1,4 +1,4 @@
-"""The command line: `kbroker serve`, `kbroker status`, `kbroker storage`, `kbroker config`, `kbroker --version`."""
+"""The command line: `kbroker serve`, `status`, `hand-over`, `storage`, `config`, and `kbroker --version`."""
 import contextlib
 import gc
 import json
@@ -86,20 +86,33 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
     if advertise is not None:
         given['advertised.listeners'] = f'PLAINTEXT://{advertise}'
     given |= dict(_parse_assignment(text) for text in assignments)
-    try:
-        config = Config(given)
-        for warning in warnings + config.warnings:
-            log.warning('%s', warning)
-        os.umask(int(config.kbroker_file_umask, 8))
-        for warning in _check_modes(config, config_file, names_in_file):
-            log.warning('%s', warning)
-        broker = Broker(config)
+    with _failing_in_one_line():
+        broker = Broker(_configure(given, warnings, config_file, names_in_file))
         broker.start()
-        return broker
+    return broker
+
+
+@contextlib.contextmanager
+def _failing_in_one_line() -> Iterator[None]:
+    """End the process with one line on stderr if an error is raised that an operator can mend."""
+    try:
+        yield
     except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
+
+
+def _configure(given: dict[str, str], warnings: list[str], config_file: Path | None,
+               names_in_file: list[str]) -> Config:
+    """Return the configuration, set the umask, and log all warnings. Raise ConfigError."""
+    config = Config(given)
+    for warning in warnings + config.warnings:
+        log.warning('%s', warning)
+    os.umask(int(config.kbroker_file_umask, 8))
+    for warning in _check_modes(config, config_file, names_in_file):
+        log.warning('%s', warning)
+    return config
 
 
 def _check_modes(config: Config, config_file: Path | None, names_in_file: list[str]) -> list[str]:
@@ -174,6 +187,30 @@ def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> Non
         report = read_status(Config(given).log_directory)
     except (ConfigError, OSError) as error:
         _fail(str(error))
+    click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
+
+
+@main.command('hand-over')
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker was given.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; times in milliseconds.')
+def hand_over(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
+    """Bring the log directory of a stopped or killed broker to rest, before Apache Kafka opens it.
+
+    The command writes the missing markers of decided transactions, and stops the directory cleanly. It prints which
+    releases of Kafka can open the directory, and which transactions stay open.
+    """
+    from kbroker.daemon.hand_over import WITHOUT_DELETIONS, lines_of  # `kbroker --help` needs no compiled rooms
+    from kbroker.daemon.hand_over import hand_over as hand_over_directory
+
+    logs.set_up(False)
+    _raise_descriptor_limit()
+    given, warnings = ({}, []) if config_file is None else _read_file(config_file)
+    names_in_file = list(given)
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    with _failing_in_one_line():
+        report = hand_over_directory(_configure({**given, **WITHOUT_DELETIONS}, warnings, config_file, names_in_file))
     click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
 
 

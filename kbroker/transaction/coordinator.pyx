@@ -14,7 +14,7 @@ from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.checks cimport (
     busy, check_epoch, check_not_busy, check_not_kept, check_partitions_count, check_producer_id, check_row_can_hold,
 )
-from kbroker.transaction.end_transaction cimport TransactionEnder
+from kbroker.transaction.end_transaction cimport Ending, TransactionEnder
 from kbroker.transaction.state cimport (
     EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_EMPTY,
     STATUS_ONGOING, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow, is_idle, is_prepared,
@@ -456,6 +456,14 @@ cdef class TransactionCoordinator:
         return ((metadata.transactional_id, metadata.current) for owned in self.store.loaded()
                 for metadata in tuple((owned.open if only_open else owned.transactions).values())
                 if metadata.is_born and not metadata.is_dying)
+
+    @property
+    def unfinished(self):
+        """Maps each transactional.id that is decided but not complete to the partitions without a durable marker."""
+        cdef Ending ending
+        return {ending.metadata.transactional_id: [partition for partition, is_marked
+                                                   in zip(ending.partitions, ending.is_marked) if not is_marked]
+                for ending in self.ender.marking}
 
     # -- time ----------------------------------------------------------------------------------------------------
 
