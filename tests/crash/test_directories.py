@@ -16,7 +16,7 @@ from support.clients.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.damage_report import accept_damage
 from kbroker.log.fs import File, FileSystem
-from kbroker.protocol.messages import FeatureLevelRecord, FetchRequest
+from kbroker.protocol.messages import FeatureLevelRecord, FetchRequest, ListGroupsRequest
 from kbroker.record.batch import iter_batches
 
 SETTINGS = {'log.index.size.max.bytes': '4096', 'offsets.topic.num.partitions': '1'}
@@ -239,6 +239,7 @@ def test_a_topic_whose_directory_is_missing_gets_an_empty_log_once_the_loss_is_a
     ('kafka-4.3-static-voter', set()),
     ('kafka-4.4-stopped-once', {'t1'}), ('kafka-4.4-stopped-three-times-one-kill', {'t1'}),
     ('kafka-4.4-freshly-formatted', set()),
+    ('kafka-4.4.0-formatted', set()), ('kafka-4.4.0-stopped-once', {'orders', 'streaming-store-changelog'}),
     ('trimmed-metadata-log-with-snapshots', None)])
 def test_a_directory_that_apache_kafka_wrote_is_served(tmp_path, archive, topics):
     with tarfile.open(ARCHIVES / f'{archive}.tgz') as file:
@@ -263,6 +264,17 @@ def test_a_directory_that_apache_kafka_wrote_is_served(tmp_path, archive, topics
         client.produce({('ours', 0): ['ours']})
     with InProcessBroker(directory, {'node.id': node_id}) as broker:
         assert list(Client(broker, Promises()).read(('ours', 0), READ_UNCOMMITTED).values()) == ['ours']
+
+
+def test_the_groups_of_kafka_4_4_0_are_served(tmp_path):
+    with tarfile.open(ARCHIVES / 'kafka-4.4.0-stopped-once.tgz') as file:
+        file.extractall(tmp_path, filter='data')
+    directory, = (path for path in tmp_path.iterdir() if path.is_dir())
+    with InProcessBroker(directory, {'node.id': '1'}) as broker:
+        listed = broker.ask(ListGroupsRequest(), 5).groups
+    assert {(group.group_id, group.group_type, group.group_state) for group in listed} == {
+        ('classic', 'classic', 'Stable'), ('consumers', 'consumer', 'Stable'), ('mixed', 'consumer', 'Stable'),
+        ('shared', 'share', 'Stable'), ('streaming', 'streams', 'Stable')}
 
 
 def fetch_all(broker: InProcessBroker, partition) -> list[bytes]:

@@ -7,9 +7,13 @@ from controller_directory import DIRECTORIES, allocate_producer_ids, create_topi
 from reference.kraft import partition_states, read_log
 
 from kbroker.log.fs import FileSystem
-from kbroker.metadata.directory import DirectoryRefusedError, read_meta_properties
+from kbroker.metadata.batches import encode_data
+from kbroker.metadata.directory import DirectoryRefusedError, feature_records, read_meta_properties
+from kbroker.metadata.features import RELEASES
 from kbroker.metadata.image import MetadataImage, ResourceType
 from kbroker.metadata.quorum_log import QuorumLog
+from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE
+from kbroker.record.batch import iter_batches
 
 INTERNAL = {'__consumer_offsets': 3, '__transaction_state': 3}
 FEATURES_4_3 = {
@@ -20,6 +24,7 @@ FEATURES_4_3 = {
     'streams.version': 1,
     'transaction.version': 2,
 }
+FEATURES_4_4 = {**FEATURES_4_3, 'metadata.version': 33, 'share.version': 2}
 FEATURES_4_2 = {
     'metadata.version': 29,
     'eligible.leader.replicas.version': 1,
@@ -32,6 +37,13 @@ TAKEN_OVER = {
     'kafka-4.3-dynamic-voter': ({'t1': 1, '__consumer_offsets': 3}, 84, 3, FEATURES_4_3),
     'kafka-4.3-static-voter': ({}, 25, 1, FEATURES_4_3),
     'kafka-4.4-freshly-formatted': ({}, 0, 0, {}),
+    'kafka-4.4.0-formatted': ({}, 0, 0, {}),
+    'kafka-4.4.0-stopped-once': (
+        {'orders': 4, 'streaming-store-changelog': 4, '__share_group_state': 1, **INTERNAL},
+        82,
+        1,
+        FEATURES_4_4,
+    ),
     'kafka-4.4-stopped-once': ({'t1': 3, **INTERNAL}, 330, 1, FEATURES_4_3),
     'kafka-4.4-stopped-three-times-one-kill': ({'t1': 3, **INTERNAL}, 1137, 3, FEATURES_4_3),
     'trimmed-metadata-log-with-snapshots': (
@@ -96,6 +108,29 @@ def test_what_is_not_used_is_kept(unpack) -> None:
     )
 
 
+def test_the_levels_of_4_4_0_and_an_acl_for_an_address_range_are_kept(unpack) -> None:
+    node = unpack('kafka-4.4.0-stopped-once')
+    image, _ = load(node)
+    (entry,) = image.access_control_entries.values()
+    assert (entry.principal, entry.host, entry.resource_name) == ('User:alice', '10.0.0.0/8', 'orders')
+    node.stop(node.start())
+    again, _ = load(node)
+    assert (again.features, again.access_control_entries) == (FEATURES_4_4, image.access_control_entries)
+
+
+def test_the_features_are_formatted_in_the_bytes_of_4_4_0(unpack) -> None:
+    node = unpack('kafka-4.4.0-formatted')
+    snapshot = (node.metadata_directory / FORMAT_SNAPSHOT_FILE).read_bytes()
+    _, (header, batch), _ = iter_batches(snapshot)
+    assert bytes(batch) == encode_data(
+        feature_records(RELEASES['4.4']),
+        base_offset=header.base_offset,
+        epoch=0,
+        timestamp_ms=header.base_timestamp_ms,
+        metadata_version=33,
+    )
+
+
 def test_a_trimmed_log_continues_its_newest_snapshot(unpack) -> None:
     image, log = load(unpack('trimmed-metadata-log-with-snapshots'))
     assert log.start_offset == 4469
@@ -133,7 +168,9 @@ def test_a_directory_of_kafka_is_taken_over_changed_and_left(archive: str, unpac
     assert again.next_producer_id == block.stop
     assert set(again.topics) == {*before.topics, 'ours'}
     assert (again.scram_credentials, again.client_quotas) == (before.scram_credentials, before.client_quotas)
-    assert again.features == (before.features or FEATURES_4_3)
+    assert again.features == (
+        before.features or (FEATURES_4_4 if archive == 'kafka-4.4.0-formatted' else FEATURES_4_3)
+    )
     assert again.brokers[1].fenced
     read_log(node.log_dir)
     rows = (node.metadata_directory / 'leader-epoch-checkpoint').read_text().splitlines()[2:]
