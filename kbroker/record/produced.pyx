@@ -121,9 +121,9 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
     Raise KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
     MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
     sequence), UNKNOWN_SERVER_ERROR (no such codec), UNSUPPORTED_COMPRESSION_TYPE (zstd), UNKNOWN_SERVER_ERROR and
-    INVALID_RECORD (framing), UNKNOWN_SERVER_ERROR and MESSAGE_TOO_LARGE (decompression), INVALID_RECORD (structure of a
-    record), InvalidRecordsError (INVALID_RECORD for missing keys, INVALID_TIMESTAMP), MESSAGE_TOO_LARGE (recompressed),
-    RECORD_LIST_TOO_LARGE.
+    INVALID_RECORD (framing), UNKNOWN_SERVER_ERROR and MESSAGE_TOO_LARGE (decompression), INVALID_RECORD (structure or
+    size of a record), InvalidRecordsError (INVALID_RECORD for missing keys, INVALID_TIMESTAMP), MESSAGE_TOO_LARGE
+    (recompressed), RECORD_LIST_TOO_LARGE.
     """
     cdef Py_buffer view
     cdef BatchFields fields

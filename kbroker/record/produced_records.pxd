@@ -7,6 +7,7 @@ from kbroker.wire.bytes cimport Cursor
 
 cdef class ProduceRules:
     cdef readonly int64_t max_message_bytes
+    cdef readonly int64_t max_record_bytes
     cdef readonly int64_t segment_bytes
     cdef readonly bint is_compacted
     cdef readonly bint is_log_append_time

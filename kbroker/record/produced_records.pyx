@@ -3,9 +3,9 @@ a record.
 """
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from kbroker.record.batch cimport LOG_APPEND_TIME_BIT, BatchFields
+from kbroker.record.batch cimport COMPRESSION_MASK, LOG_APPEND_TIME_BIT, BatchFields
 from kbroker.record.records cimport RecordFields, add_wrapping, refuse_record, take_record
-from kbroker.wire.bytes cimport Cursor
+from kbroker.wire.bytes cimport Cursor, take_varint
 
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
@@ -25,10 +25,14 @@ cdef int64_t NO_TIMESTAMP = -1
 cdef class ProduceRules:
     """The rules of a topic for produced batches. They do not change: a new configuration of the topic creates new
     rules.
+
+    `max_record_bytes` bounds the body of each record of a compressed batch, as in Apache Kafka 4.4: its bytes behind
+    the length. `max_decompressed_bytes` bounds the records of a batch together.
     """
 
     def __init__(self, log_config, *, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         self.max_message_bytes = log_config.max_message_bytes
+        self.max_record_bytes = log_config.max_decompressed_message_bytes
         self.segment_bytes = log_config.segment_bytes
         self.is_compacted = 'compact' in log_config.cleanup_policy
         self.is_log_append_time = log_config.message_timestamp_type == 'LogAppendTime'
@@ -67,6 +71,7 @@ cdef struct Walk:
     bint timestamp_bounded
     int64_t earliest_ms
     int64_t latest_ms
+    int64_t max_body_bytes
     # results
     int64_t max_timestamp_ms
     int32_t faults
@@ -79,8 +84,9 @@ cdef struct Fault:
     bint is_late
 
 
-cdef Walk walk_by(ProduceRules rules, int64_t now_ms) noexcept:
+cdef Walk walk_by(ProduceRules rules, const BatchFields *batch, int64_t now_ms) noexcept:
     cdef Walk walk
+    walk.max_body_bytes = rules.max_record_bytes if batch.attributes & COMPRESSION_MASK else INT64_MAX
     walk.key_needed = rules.is_compacted
     walk.timestamp_bounded = not rules.is_log_append_time
     walk.earliest_ms = INT64_MIN
@@ -165,6 +171,8 @@ cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t i
     at = pass_varint(at, end, 5, &raw)
     if at == NULL or raw & 1 or <int64_t>(<uint32_t>raw >> 1) > end - at or raw == 0:
         return NULL
+    if <int64_t>(<uint32_t>raw >> 1) > walk.max_body_bytes:
+        return NULL
     end = at + (<uint32_t>raw >> 1)
     at = pass_varint(at + 1, end, 10, &delta)
     if at == NULL:
@@ -213,9 +221,21 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
     return at == cursor.end
 
 
+cdef int check_body(Cursor cursor, int64_t max_body_bytes, int32_t index) except -1 nogil:
+    """Raise ProtocolError if the body of the record at the cursor is too large. In Apache Kafka, too, this error comes
+    before the faults of single records, and lists none of them.
+    """
+    cdef int64_t body_bytes = take_varint(&cursor)
+    if body_bytes > max_body_bytes:
+        with gil:
+            raise ProtocolError(f'found {body_bytes} bytes in record {index} of a compressed batch, expected at most '
+                                f'{max_body_bytes} (max.decompressed.message.bytes)')
+    return 0
+
+
 cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault *faults) except -1 nogil:
     """Read all records, and list the first MAX_RECORD_ERRORS records that break a rule in `faults`. Raise ProtocolError
-    unless there are `records_count` records with the offset deltas 0, 1, 2, ...
+    unless there are `records_count` records with the offset deltas 0, 1, 2, ..., none of which is too large.
 
     Kafka and the readers in this project treat a length below -1 as null. This function refuses it, because librdkafka
     cannot read beyond it. In a batch with LogAppendTime, each record has the batch's maximum timestamp. If the topic
@@ -227,6 +247,7 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
     cdef bint is_late
     cdef int32_t i
     for i in range(batch.records_count):
+        check_body(cursor, walk.max_body_bytes, i)
         take_record(&cursor, &record)
         if record.offset_delta != i:
             refuse_record(b'offset delta of a record, expected its index', record.offset_delta)
@@ -276,7 +297,7 @@ cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules
     """Check every record of the batch. Return the largest timestamp in ms, -1 if no record has a timestamp. Raise
     KafkaError if a record breaks a rule.
     """
-    cdef Walk walk = walk_by(rules, now_ms)
+    cdef Walk walk = walk_by(rules, batch, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
         sound = pass_records(cursor, batch, &walk)
@@ -288,7 +309,7 @@ cdef int64_t check_records(Cursor cursor, const BatchFields *batch, ProduceRules
 
 cdef int64_t check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except -2:
     """Check the records like `check_records`, but more slowly, and raise the error that describes the faults."""
-    cdef Walk walk = walk_by(rules, now_ms)
+    cdef Walk walk = walk_by(rules, batch, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
     try:
         with nogil:

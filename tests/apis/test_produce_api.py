@@ -292,3 +292,28 @@ def test_a_producer_of_before_is_fenced(producer, node):
     producer.produce(producer.batch())
     TransactionalClient(node)
     assert producer.produce(producer.batch(base_sequence=1)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize(('resource_type', 'name'), [(2, 'orders'), (4, '')])
+def test_the_limit_of_a_record_in_a_compressed_batch_is_a_config(client, resource_type, name):
+    """The body of a record without key and headers has 7 bytes more than a value of 64 bytes or more."""
+    fits, exceeds = (None, b'x' * 93), (None, b'x' * 94)
+    assert client.alter(resource_type, name, max_decompressed_message_bytes='100') == 0
+    assert client.produce(client.batch(fits, compression=1)).error_code == 0
+    answer = client.produce(client.batch(fits, exceeds, compression=1))
+    assert (answer.error_code, answer.base_offset, answer.record_errors) == (ErrorCode.INVALID_RECORD, -1, [])
+    assert answer.error_message == ('found 101 bytes in record 1 of a compressed batch, expected at most 100 '
+                                    '(max.decompressed.message.bytes)')
+    assert client.list_offset(-1).offset == 1
+    assert client.produce(client.batch(exceeds)).error_code == 0, 'not compressed'
+    assert client.alter(resource_type, name, max_decompressed_message_bytes=None) == 0
+    assert client.produce(client.batch(exceeds, compression=1)).error_code == 0
+
+
+def test_a_large_batch_that_a_worker_validates_has_the_limit_of_a_record_too(client):
+    client.create_topic('bounded', max_decompressed_message_bytes='100', max_message_bytes='10000000')
+    sizes = (91,) * 20_000              # the offset deltas of the last records have two bytes more
+    fits, exceeds = (client.batch(*((None, bytes(size)) for size in some), compression=1)
+                     for some in (sizes, (*sizes, 92)))
+    assert client.produce(fits, topic='bounded').error_code == 0
+    assert client.produce(exceeds, topic='bounded').error_code == ErrorCode.INVALID_RECORD

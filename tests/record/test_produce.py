@@ -24,6 +24,7 @@ def topic(**settings) -> SimpleNamespace:
     return SimpleNamespace(
         **{
             'max_message_bytes': 1_048_588,
+            'max_decompressed_message_bytes': 2_147_483_639,
             'segment_bytes': 2**30,
             'cleanup_policy': frozenset({'delete'}),
             'message_timestamp_type': 'CreateTime',
@@ -242,6 +243,40 @@ def test_a_decompression_bomb_is_refused(compression):
     rules = ProduceRules(topic(), max_decompressed_bytes=1_000_000)
     assert refusal(batch, rules) is ErrorCode.MESSAGE_TOO_LARGE
     assert prepare_produced(batch, DEFAULT, T) is batch
+
+
+def batch_of_bodies(*sizes, compression=0, key=None):
+    """Return a batch of records whose bodies have these sizes in bytes, from 71 to 8198."""
+    return encode_batch([(T, key, bytes(size - 7 - len(key or b''))) for size in sizes], compression=compression)
+
+
+@pytest.mark.parametrize('compression', range(1, 5))
+def test_each_record_of_a_compressed_batch_is_bounded(compression):
+    rules = ProduceRules(topic(max_decompressed_message_bytes=100))
+    fits = batch_of_bodies(100, 71, 100, compression=compression)
+    assert prepare_produced(fits, rules, T) is fits
+    for sizes in ((101,), (100, 101, 100), (100, 8000)):
+        with pytest.raises(KafkaError) as refused:
+            prepare_produced(batch_of_bodies(*sizes, compression=compression), rules, T)
+        assert refused.value.code is ErrorCode.INVALID_RECORD
+        assert not isinstance(refused.value, InvalidRecordsError), 'Apache Kafka lists no record'
+        assert 'expected at most 100 (max.decompressed.message.bytes)' in str(refused.value)
+
+
+@pytest.mark.parametrize('compression_type', ['producer', 'lz4'])
+def test_the_records_of_an_uncompressed_batch_are_not_bounded(compression_type):
+    rules = ProduceRules(topic(max_decompressed_message_bytes=100, compression_type=compression_type))
+    found = prepare_produced(batch_of_bodies(8000), rules, T)
+    assert [len(record.value) for record in decode_records(found)] == [7993]
+
+
+def test_a_record_that_is_too_large_hides_the_faults_of_other_records():
+    rules = ProduceRules(topic(max_decompressed_message_bytes=100, cleanup_policy=frozenset({'compact'})))
+    with pytest.raises(KafkaError) as refused:
+        prepare_produced(batch_of_bodies(100, 101, compression=1), rules, T)
+    assert not isinstance(refused.value, InvalidRecordsError)
+    with pytest.raises(InvalidRecordsError):
+        prepare_produced(batch_of_bodies(100, 99, compression=1), rules, T)
 
 
 # --- changes by the broker ---
