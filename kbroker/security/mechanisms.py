@@ -54,7 +54,7 @@ def mechanism_for(name: str, settings: Settings, surroundings: Surroundings, *, 
     if name == 'PLAIN':
         return Plain(module.options)
     if settings[HANDLER] is not None:
-        return _signed(settings, module.options, surroundings, is_guarded=is_guarded)
+        return _signed(settings, module.options, surroundings)
     if not is_guarded:
         raise bad_setting(settings.name_of(HANDLER), 'found none, so clients can write their own tokens, and other '
                           f'machines reach the listener: expected {VALIDATOR}')
@@ -74,8 +74,24 @@ def _login_module(mechanism: str, settings: Settings) -> LoginModule | None:
     return module
 
 
-def _signed(settings: Settings, options: Mapping[str, str], surroundings: Surroundings, *,
-            is_guarded: bool) -> Mechanism:
+def _unverified_claims(settings: Settings) -> list[str]:
+    """Return a warning for each claim of a signed token that the broker will not verify, because the operator allows
+    it. Raise ConfigError for a claim whose expected value is missing by mistake: Apache Kafka 4.4 does not start, too.
+    """
+    warnings = []
+    for claim, effect in (('issuer', 'tokens of every issuer whose key is in the key set are accepted'),
+                          ('audience', 'tokens for every audience, or for none, are accepted')):
+        name, allowance = f'sasl.oauthbearer.expected.{claim}', f'sasl.oauthbearer.allow.unverified.{claim}'
+        if settings[name]:
+            continue
+        if not settings[allowance]:
+            raise bad_setting(settings.name_of(name), f'found none, expected the {claim} of the tokens; '
+                              f'with {settings.name_of(allowance)}=true, {effect}')
+        warnings.append(f'{settings.name_of(name)} is not set: {effect}')
+    return warnings
+
+
+def _signed(settings: Settings, options: Mapping[str, str], surroundings: Surroundings) -> Mechanism:
     try:
         from kbroker.security.key_source import KeySet, Place, RefreshSettings
         from kbroker.security.signed_tokens import SignedOAuthBearer, TokenSettings
@@ -85,17 +101,7 @@ def _signed(settings: Settings, options: Mapping[str, str], surroundings: Surrou
     if settings[JWKS_URL] is None:
         raise bad_setting(settings.name_of(JWKS_URL),
                           'found none, expected the address of the keys: https://..., or file:///...')
-    warnings = []
-    for name, value, effect in (
-            ('sasl.oauthbearer.expected.issuer', settings['sasl.oauthbearer.expected.issuer'],
-             'tokens of every issuer whose key is in the key set are accepted'),
-            ('sasl.oauthbearer.expected.audience', settings['sasl.oauthbearer.expected.audience'],
-             'tokens without an audience are accepted')):
-        if not value:
-            if not is_guarded:
-                raise bad_setting(settings.name_of(name), f'found none, so {effect}, and other machines reach the '
-                                  'listener: expected one')
-            warnings.append(f'{settings.name_of(name)} is not set: {effect}')
+    warnings = _unverified_claims(settings)
     tls = {name: text for name, text in options.items() if name.startswith('ssl.')}
     place = Place(settings[JWKS_URL], tls)
     if place.is_plain_http:

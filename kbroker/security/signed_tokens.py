@@ -27,7 +27,9 @@ from kbroker.security.oauthbearer import (
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """The conditions that the claims of a token must meet."""
+    """The conditions that the claims of a token must meet. The broker does not verify the issuer if `issuer` is None,
+    nor the audience if `audiences` is empty.
+    """
 
     issuer: str | None = None
     audiences: tuple[str, ...] = ()
@@ -101,11 +103,11 @@ class SignedOAuthBearer(Mechanism):
         return Login(take_name(claims, wanted.name_claim).strip(), round(expires * 1000))
 
     def _check_audience(self, found: Any) -> None:
+        wanted = self._settings.audiences
+        if not wanted:
+            return
         audiences = [found] if isinstance(found, str) else [] if found is None else found
         if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
             raise TokenRefused('found a claim aud that is not a list of texts')
-        wanted = self._settings.audiences
-        # If no audience is configured, accept only a token without an audience.
-        fits = bool(set(wanted) & set(audiences)) if wanted else not audiences
-        if not fits:
+        if not set(wanted) & set(audiences):
             raise TokenRefused('found another audience')

@@ -35,6 +35,7 @@ def broker(tmp_path, worker):
     settings = {f'{PREFIX}.sasl.server.callback.handler.class': VALIDATOR,
                 f'{PREFIX}.sasl.oauthbearer.jwks.endpoint.url': f'file://{keys}',
                 f'{PREFIX}.sasl.oauthbearer.expected.audience': 'kafka',
+                f'{PREFIX}.sasl.oauthbearer.allow.unverified.issuer': 'true',
                 f'{PREFIX}.sasl.jaas.config': f'{MODULES}.oauthbearer.OAuthBearerLoginModule required;'}
     with login_broker(tmp_path / 'data', settings, worker.submit) as broker:
         yield broker

@@ -221,7 +221,8 @@ def test_without_expected_issuer_and_audience(tmp_path):
     bench = Bench(tmp_path, settings=TokenSettings())
     plain = {'sub': 'alice', 'iat': NOW_S, 'exp': NOW_S + 60}
     assert bench.validate(token(plain | {'iss': 'any'})).name == 'alice'
-    assert bench.refusal(token(plain | {'aud': 'kafka'})) == 'found another audience'
+    for audience in ('kafka', ['x', 'y'], None, 7):
+        assert bench.validate(token(plain | {'aud': audience})).name == 'alice'
     assert Bench(tmp_path, settings=TokenSettings(name_claim='user')).validate(token(plain | {'user': 'b'})).name == 'b'
 
 

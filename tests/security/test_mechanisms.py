@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey
 from support.clients.certificates import make_certificates
 from support.clients.exchanges import answer_of
-from support.clients.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanism, made, write_key_set
+from support.clients.login_mechanisms import JAAS, OAUTH, TOKENS, UNVERIFIED, every_mechanism, made, write_key_set
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.sasl import conversation
@@ -48,9 +48,11 @@ def test_each_mechanism_is_made_of_its_settings(key_file):
             talk, exchange = conversation(name, 'alice', 'horse'), made(name, values).begin()
             talk.send(exchange.step(next(talk)))
     assert 'unsigned' in made('OAUTHBEARER', {JAAS: OAUTH}).warnings[0]
-    signed = made('OAUTHBEARER', {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file})
+    signed = made('OAUTHBEARER', {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file,
+                                  **UNVERIFIED})
     assert [warning.split(': ')[1] for warning in signed.warnings] == [
-        'tokens of every issuer whose key is in the key set are accepted', 'tokens without an audience are accepted']
+        'tokens of every issuer whose key is in the key set are accepted',
+        'tokens for every audience, or for none, are accepted']
     signed.load()
     signed.start()
     signed.close()
@@ -71,11 +73,19 @@ def test_a_setting_that_is_missing_or_wrong_is_named(name, values, words):
 
 def test_a_listener_that_others_reach_lets_no_client_choose_its_name(key_file):
     assert 'can write their own tokens' in complaint('OAUTHBEARER', {JAAS: OAUTH}, is_guarded=False)
-    values = {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file}
-    for name in ('issuer', 'audience'):
-        assert f'sasl.oauthbearer.expected.{name}: found none' in complaint('OAUTHBEARER', values, is_guarded=False)
-        values[f'sasl.oauthbearer.expected.{name}'] = {'issuer': 'https://issuer', 'audience': ('kafka',)}[name]
-    assert made('OAUTHBEARER', values, is_guarded=False).warnings == ()
+
+
+@pytest.mark.parametrize('is_guarded', [True, False])
+@pytest.mark.parametrize(('claim', 'value'), [('issuer', 'https://issuer'), ('audience', ('kafka',))])
+def test_a_claim_of_signed_tokens_is_unverified_only_if_the_operator_says_so(key_file, claim, value, is_guarded):
+    """Apache Kafka 4.4.0 does not start without these settings. Apache Kafka 4.3 starts."""
+    expected, allowance = f'sasl.oauthbearer.expected.{claim}', f'sasl.oauthbearer.allow.unverified.{claim}'
+    values = {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file, **UNVERIFIED,
+              allowance: False}
+    words = complaint('OAUTHBEARER', values, is_guarded=is_guarded)
+    assert f'{expected}: found none, expected the {claim} of the tokens' in words and f'{allowance}=true' in words
+    for change, count in (({allowance: True}, 2), ({expected: value}, 1), ({expected: value, allowance: True}, 1)):
+        assert len(made('OAUTHBEARER', values | change, is_guarded=is_guarded).warnings) == count
 
 
 def test_signed_tokens_without_the_library_name_the_extra(monkeypatch, key_file):

@@ -19,7 +19,11 @@ DEFAULTS = {JAAS: None, HANDLER: None, 'sasl.oauthbearer.jwks.endpoint.url': Non
             'sasl.oauthbearer.jwks.endpoint.retry.backoff.ms': 100,
             'sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms': 10_000,
             'sasl.oauthbearer.expected.issuer': None, 'sasl.oauthbearer.expected.audience': (),
+            'sasl.oauthbearer.allow.unverified.issuer': False, 'sasl.oauthbearer.allow.unverified.audience': False,
             'sasl.oauthbearer.clock.skew.seconds': 30, 'sasl.oauthbearer.sub.claim.name': 'sub'}
+
+
+UNVERIFIED = {'sasl.oauthbearer.allow.unverified.issuer': True, 'sasl.oauthbearer.allow.unverified.audience': True}
 
 
 class Settings:
@@ -55,7 +59,8 @@ def every_mechanism(key_file):
 
 
 def loaded(key_file):
-    signed = made('OAUTHBEARER', {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file})
+    signed = made('OAUTHBEARER', {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file,
+                                   **UNVERIFIED})
     signed.load()
     return signed
 
