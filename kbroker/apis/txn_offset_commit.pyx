@@ -1,10 +1,12 @@
-"""TxnOffsetCommit (key 28), versions 0-5.
+"""TxnOffsetCommit (key 28), versions 0-6.
 
 Commits offsets that take effect when the producer's transaction commits. Version 2 adds leader epochs (KIP-320).
 Version 3 adds the consumer's member id and generation, so that members of former generations are fenced (KIP-447). A
 client that sends version 4 knows the error code TRANSACTION_ABORTABLE. In version 5, the request also adds the
 partition of `__consumer_offsets` to the transaction (KIP-890); producers with lower versions first send
-AddOffsetsToTxn. The answer is sent when the offsets are durable. In versions 0 and 1, whose clients do not know
+AddOffsetsToTxn. In version 6, requests give topics by id, and an unknown id gets UNKNOWN_TOPIC_ID (KIP-1319). The
+errors of the group are then those of OffsetCommit; in lower versions, ILLEGAL_GENERATION replaces GROUP_ID_NOT_FOUND
+and STALE_MEMBER_EPOCH. The answer is sent when the offsets are durable. In versions 0 and 1, whose clients do not know
 COORDINATOR_LOAD_IN_PROGRESS, the code is COORDINATOR_NOT_AVAILABLE instead.
 """
 from functools import partial
@@ -24,6 +26,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import TxnOffsetCommitResponse
+from kbroker.protocol.schema import first_version
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.verification import TXN_OFFSET_COMMIT_VERSION_THAT_ADDS
 
@@ -32,6 +35,7 @@ cdef enum:
     PARTITIONS_AT_ONCE = 1_000      # topics and partitions; more are committed in several turns
     VERIFICATION = -1               # the part of a TxnOffsetCommitInFlight that the transaction coordinator completes
 
+cdef int VERSION_WITH_IDS = first_version('TxnOffsetCommitRequest', 'topics.topic_id')
 cdef int READ = Operation.READ
 cdef int WRITE = Operation.WRITE
 cdef int GROUP = ResourceType.GROUP
@@ -114,7 +118,7 @@ def handle(Request request not None, body):
     if count_partitions(request.node.groups, body.group_id, body.topics) > PARTITIONS_AT_ONCE:
         request.start_work(commit_in_turns(request, body), partial(end_request, request, body))
         return None
-    hosted = topics_to_commit(request, body.topics, False)
+    hosted = topics_to_commit(request, body.topics, request.version >= VERSION_WITH_IDS)
     offsets = offsets_to_commit(body.topics, hosted)
     if not offsets:
         return respond(body, hosted, offsets, request.version)
@@ -131,7 +135,7 @@ def commit_in_turns(Request request not None, body):
     """
     hosted = []
     for topics in in_parts(body.topics):
-        hosted += topics_to_commit(request, topics, False)
+        hosted += topics_to_commit(request, topics, request.version >= VERSION_WITH_IDS)
         yield
     offsets = offsets_to_commit(body.topics, hosted)
     yield
@@ -151,7 +155,7 @@ def end_request(Request request not None, body, error, _result):
 
 
 cdef Commit commit_of(body, dict offsets):
-    return Commit(body.group_id, offsets, body.generation_id, body.member_id, body.group_instance_id)
+    return Commit(body.group_id, offsets, body.generation_id_or_member_epoch, body.member_id, body.group_instance_id)
 
 
 cdef int commit(Request request, body, Commit made, list hosted, bint is_long) except -1:
@@ -201,27 +205,37 @@ def respond_in_turns(body, list hosted not None, dict results not None, int vers
     pace, answered = Pace(), []
     for i in range(len(hosted)):
         topic, known = body.topics[i], hosted[i]
-        name, partitions = topic.name, []
-        missing = known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
+        name, missing = name_of(topic, known), code_without_result(known)
+        partitions = []
         for part in in_parts(topic.partitions):
             for partition in part:
                 index = partition.partition_index
                 partitions.append(answer_partition(index, results.get((name, index), missing), version))
             if pace.spend(len(part)):
                 yield
-        answered.append(TopicResponse(name=name, partitions=partitions))
+        answered.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
         if pace.spend():
             yield
     return TxnOffsetCommitResponse(topics=answered)
 
 
+cdef object name_of(topic, known):
+    """Return the name by which the results have a topic. `known` is the topic that was found before the commit, or the
+    ErrorCode with which its offsets were refused."""
+    return topic.name if type(known) is ERROR_CODE else known.name
+
+
+cdef object code_without_result(known):
+    """Return the error code of the partitions of a topic for which there is no result."""
+    return known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
+
+
 cdef object answer_topic(topic, known, dict results, int version):
-    """Return the answer for one topic. `known` is the topic that was found before the commit, or the ErrorCode with
-    which its offsets were refused."""
-    name = topic.name
-    missing = known if type(known) is ERROR_CODE else UNKNOWN_TOPIC_OR_PARTITION
+    """Return the answer for one topic."""
+    name, missing = name_of(topic, known), code_without_result(known)
     return TopicResponse(
-        name=name,
+        name=topic.name,
+        topic_id=topic.topic_id,
         partitions=[
             answer_partition(partition.partition_index, results.get((name, partition.partition_index), missing),
                              version)
@@ -239,7 +253,7 @@ cdef object answer_partition(index, code, int version):
 def error_response(body, code, message, int version):
     return TxnOffsetCommitResponse(topics=(yield from each_topic(
         body.topics, 'partitions', lambda partition: answer_partition(partition.partition_index, code, version),
-        lambda topic, found: TopicResponse(name=topic.name, partitions=found), Pace())))
+        lambda topic, found: TopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=found), Pace())))
 
 
-API = Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, handle, error_response)
+API = Api(ApiKey.TXN_OFFSET_COMMIT, 0, 6, handle, error_response)

@@ -278,8 +278,9 @@ class TransactionManager:
         self._ask(request(
             transactional_id=self._settings.transactional_id, group_id=group.group_id,
             producer_id=self.producer.producer_id, producer_epoch=self.producer.producer_epoch,
-            generation_id=group.generation_id, member_id=group.member_id, group_instance_id=group.group_instance_id,
-            topics=topics), 'TxnOffsetCommit', max_version=5 if self.is_version_2 else 4, group_id=group.group_id)
+            generation_id_or_member_epoch=group.generation_id, member_id=group.member_id,
+            group_instance_id=group.group_instance_id, topics=topics), 'TxnOffsetCommit',
+            max_version=5 if self.is_version_2 else 4, group_id=group.group_id)
 
     def end(self, committed: bool) -> None:
         """Commit or abort the transaction. None of its batches may be in flight.

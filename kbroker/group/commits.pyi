@@ -2,6 +2,7 @@
 from kbroker.base.topic_partition import TopicPartition
 
 NO_TOPIC_ID: bytes
+TXN_VERSION_WITH_CODES_OF_GROUPS: int
 
 class NewOffset:
     offset: int

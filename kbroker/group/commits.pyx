@@ -2,6 +2,9 @@
 from libc.stdint cimport int32_t, int64_t
 
 NO_TOPIC_ID = bytes(16)
+TXN_VERSION_WITH_CODES_OF_GROUPS = 6
+"""The first version of TxnOffsetCommit that may be answered with GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-1319).
+In lower versions, ILLEGAL_GENERATION replaces both."""
 
 
 cdef class NewOffset:

@@ -16,7 +16,7 @@ from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
 from kbroker.group.shard cimport Shard, TransactionalProducer
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.commits import NO_TOPIC_ID
+from kbroker.group.commits import NO_TOPIC_ID, TXN_VERSION_WITH_CODES_OF_GROUPS
 from kbroker.group.group import GROUP_BYTES
 from kbroker.group.offsets.table import OFFSET_BYTES
 from kbroker.group.shard import coordinator_error
@@ -26,6 +26,7 @@ cdef enum:
     KEYS_A_PART = 200           # the number of offsets that are checked or deleted between two yields
     GROUPS_A_PART = 200
 
+cdef int version_with_codes_of_groups = TXN_VERSION_WITH_CODES_OF_GROUPS
 cdef object NONE = ErrorCode.NONE
 cdef object GROUP_ID_NOT_FOUND = ErrorCode.GROUP_ID_NOT_FOUND
 cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
@@ -106,9 +107,10 @@ cdef class Offsets:
         The offsets are pending until the marker that ends the transaction.
 
         `done` completes as in `commit`. Raise the errors of the group's `check_transactional_commit`. If the group does
-        not exist and the commit has a generation, raise ILLEGAL_GENERATION.
+        not exist and the commit has a generation, raise GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION in versions below 6.
         """
-        cdef Group group = self.group_of(commit, ILLEGAL_GENERATION)
+        cdef Group group = self.group_of(
+            commit, GROUP_ID_NOT_FOUND if version >= version_with_codes_of_groups else ILLEGAL_GENERATION)
         if group is not None:
             group.check_transactional_commit(commit, version)
         self.append(commit, done, producer)

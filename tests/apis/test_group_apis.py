@@ -45,6 +45,7 @@ NAMES = {
 
 
 LAST_VERSION_THAT_VERIFIES = 4
+TXN_VERSION_WITH_IDS = 6
 
 
 class Transactions(TransactionCoordinator):
@@ -423,15 +424,21 @@ def commit_in_transaction(wire, version, **fields):
         'group_id': GROUP,
         'producer_id': 1000,
         'producer_epoch': 3,
-        'topics': [{'name': name, 'partitions': [committed(0, 5)]} for name in ('orders', 'nothing')],
+        'topics': [
+            {**({'topic_id': topic_id} if version >= TXN_VERSION_WITH_IDS else {'name': name}),
+             'partitions': [committed(0, 5)]}
+            for name, topic_id in (('orders', wire.topic_id('orders')), ('nothing', b'\7' * 16))
+        ],
     }
     answer = wire.ask(txn_offset_commit, version, **given | fields)
     return [topic.partitions[0].error_code for topic in answer.topics]
 
 
-@pytest.mark.parametrize('version', range(6))
+@pytest.mark.parametrize('version', range(7))
 def test_offsets_of_a_transaction_are_verified_and_then_pending(wire, version):
-    assert commit_in_transaction(wire, version) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    unknown = (ErrorCode.UNKNOWN_TOPIC_ID if version >= TXN_VERSION_WITH_IDS
+               else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert commit_in_transaction(wire, version) == [0, unknown]
     assert wire.transactions.asked == [('tx-1', 1000, 3, 0, version)]
     assert fetch(wire, 9, {'orders': [0]}, require_stable=True) == {
         ('orders', 0): (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -464,9 +471,51 @@ def test_what_the_transaction_coordinator_refuses_is_not_committed(wire, refusal
     assert wire.world.partition.stored == []
 
 
-def test_a_transaction_of_a_past_generation_is_refused(wire):
-    assert commit_in_transaction(wire, 3, generation_id=1, member_id='m')[0] == ErrorCode.ILLEGAL_GENERATION
-    assert commit_in_transaction(wire, 3, group_id='')[0] == ErrorCode.INVALID_GROUP_ID
+def test_the_topics_of_a_transaction_are_answered_by_id(wire):
+    """A partition that the topic does not have is refused alone, and so is metadata that is too long."""
+    known, unknown = wire.topic_id('orders'), b'\7' * 16
+    answer = wire.ask(
+        txn_offset_commit, 6, transactional_id='tx-1', group_id=GROUP, producer_id=1000, producer_epoch=3, topics=[
+            {'topic_id': known, 'partitions': [
+                committed(0, 5), committed(99, 5), {**committed(1, 5), 'committed_metadata': 'm' * 5_000}]},
+            {'topic_id': unknown, 'partitions': [committed(0, 5), committed(1, 5)]},
+            {'topic_id': bytes(16), 'partitions': [committed(0, 5)]},
+            {'topic_id': known, 'partitions': []},
+        ])
+    assert [(topic.name, topic.topic_id, [(partition.partition_index, partition.error_code)
+                                          for partition in topic.partitions]) for topic in answer.topics] == [
+        ('', known, [(0, 0), (99, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (1, ErrorCode.OFFSET_METADATA_TOO_LARGE)]),
+        ('', unknown, [(0, ErrorCode.UNKNOWN_TOPIC_ID), (1, ErrorCode.UNKNOWN_TOPIC_ID)]),
+        ('', bytes(16), [(0, ErrorCode.UNKNOWN_TOPIC_ID)]),
+        ('', known, []),
+    ]
+    assert [partition.error_code for topic in wire.ask(
+        txn_offset_commit, 6, transactional_id='tx-1', group_id='', producer_id=1000, producer_epoch=3,
+        topics=[{'topic_id': known, 'partitions': [committed(0, 5)]}]).topics for partition in topic.partitions] == [
+            ErrorCode.INVALID_GROUP_ID]
+
+
+@pytest.mark.parametrize(('version', 'expected'), [
+    (3, ErrorCode.ILLEGAL_GENERATION),
+    (5, ErrorCode.ILLEGAL_GENERATION),
+    (6, ErrorCode.GROUP_ID_NOT_FOUND),
+])
+def test_a_transaction_of_a_past_generation_is_refused(wire, version, expected):
+    found = commit_in_transaction(wire, version, generation_id_or_member_epoch=1, member_id='m')
+    assert found[0] == expected
+    assert commit_in_transaction(wire, version, group_id='')[0] == ErrorCode.INVALID_GROUP_ID
+    assert commit_in_transaction(wire, version, member_id='m')[0] == 0      # it has no generation
+
+
+@pytest.mark.parametrize('version', [5, 6])
+def test_a_transaction_of_a_past_generation_of_a_classic_group_is_refused(wire, version):
+    joined = wire.join()
+    wire.sync(joined)
+    identity = {'member_id': joined.member_id, 'generation_id_or_member_epoch': joined.generation_id}
+    assert commit_in_transaction(wire, version, **identity)[0] == 0
+    for wrong, code in (({'generation_id_or_member_epoch': 9}, ErrorCode.ILLEGAL_GENERATION),
+                        ({'member_id': 'stranger'}, ErrorCode.UNKNOWN_MEMBER_ID)):
+        assert commit_in_transaction(wire, version, **identity | wrong)[0] == code
 
 
 # Hostile input

@@ -196,23 +196,26 @@ def test_matching_a_costly_pattern_does_not_hold_the_loop(producer):
     assert not connection.replies and len(producer.broker.long_work) == 1
 
 
-@pytest.mark.parametrize('version', [4, 5])
+@pytest.mark.parametrize('version', [4, 5, 6])
 def test_many_offsets_of_a_transaction_are_committed_in_parts_and_each_is_answered(producer, version):
     """The second topic does not exist; the first has fewer partitions than the request names."""
-    producer.create_topic('wide', 1500)
+    ids = {'wide': producer.create_topic('wide', 1500), 'nothing': b'\7' * 16}
     producer.ask('FindCoordinator', coordinator_keys=['group'])
     names = {'transactional_id': producer.transactional_id, 'group_id': 'group', 'producer_id': producer.producer_id,
              'producer_epoch': producer.producer_epoch}
     if version < 5:
         producer.ask('AddOffsetsToTxn', 3, **names)
+    by_id = version >= 6
     answer = producer.ask('TxnOffsetCommit', version, **names, topics=[
-        {'name': name, 'partitions': [{'partition_index': index, 'committed_offset': index} for index in range(count)]}
+        {**({'topic_id': ids[name]} if by_id else {'name': name}),
+         'partitions': [{'partition_index': index, 'committed_offset': index} for index in range(count)]}
         for name, count in (('wide', 1501), ('nothing', 2))])
-    assert [(topic.name, [partition.partition_index for partition in topic.partitions]) for topic in answer.topics] == [
-        ('wide', list(range(1501))), ('nothing', [0, 1])]
+    assert [(topic.topic_id if by_id else topic.name, [partition.partition_index for partition in topic.partitions])
+            for topic in answer.topics] == [
+        (ids['wide'] if by_id else 'wide', list(range(1501))), (ids['nothing'] if by_id else 'nothing', [0, 1])]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [partition.error_code for topic in answer.topics for partition in topic.partitions] == (
-        [0] * 1500 + [unknown] * 3)
+        [0] * 1500 + [unknown] + [ErrorCode.UNKNOWN_TOPIC_ID if by_id else unknown] * 2)
     assert producer.begin_end(committed=True).is_answered
     (fetched,) = producer.ask('OffsetFetch', 9, groups=[{'group_id': 'group', 'topics': None}]).groups
     assert sorted(found.committed_offset for found in fetched.topics[0].partitions) == list(range(1500))

@@ -23,7 +23,7 @@ def wide(producer):
 
 def begin_commit(client, api):
     """Send a commit of all partitions, and return its connection and request."""
-    topics = [{'name': 'wide', 'partitions': [
+    topics = [{'topic_id': client.broker.topics.topic('wide').topic_id, 'partitions': [
         {'partition_index': index, 'committed_offset': index} for index in range(OFFSETS)]}]
     if api == 'OffsetCommit':
         request = build('OffsetCommitRequest', group_id='group', generation_id_or_member_epoch=-1, topics=topics)
@@ -35,7 +35,7 @@ def begin_commit(client, api):
     return connection, request
 
 
-VERSIONS = {'OffsetCommit': 9, 'TxnOffsetCommit': 5}
+VERSIONS = {'OffsetCommit': 10, 'TxnOffsetCommit': 6}
 
 
 def log_end_offset(client):

@@ -60,8 +60,9 @@ class Client:
 
     def commit_offset(self, connection, offset, version=3, group_id='group'):
         return self.code(connection, 'TxnOffsetCommit', version, transactional_id=self.transactional_id,
-                         group_id=group_id, producer_id=self.id, producer_epoch=self.epoch, generation_id=-1,
-                         topics=[dict(name='orders', partitions=[dict(partition_index=0, committed_offset=offset)])])
+                         group_id=group_id, producer_id=self.id, producer_epoch=self.epoch,
+                         generation_id_or_member_epoch=-1, topics=[
+                             dict(name='orders', partitions=[dict(partition_index=0, committed_offset=offset)])])
 
     def produce(self, connection, version=11, sequence=None):
         records = batch_of(self.broker.clock.wall_ms(), b'value', producer_id=self.id, producer_epoch=self.epoch,

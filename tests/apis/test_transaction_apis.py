@@ -260,7 +260,7 @@ def test_offsets_join_where_the_group_is_kept_though_the_topic_got_partitions_si
     fields = {'transactional_id': 'tx', 'producer_id': producer.producer_id, 'producer_epoch': producer.producer_epoch,
               'group_id': 'g1'}
     added = producer.ask('AddOffsetsToTxn', 3, **fields)
-    committed = producer.ask('TxnOffsetCommit', 3, generation_id=-1, topics=[
+    committed = producer.ask('TxnOffsetCommit', 3, generation_id_or_member_epoch=-1, topics=[
         {'name': 'orders', 'partitions': [{'partition_index': 0, 'committed_offset': 5}]}], **fields)
     assert [grown.error_code, added.error_code, committed.topics[0].partitions[0].error_code] == [0, 0, 0]
     producer.end(committed=True, version=4)

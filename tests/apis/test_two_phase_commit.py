@@ -122,7 +122,7 @@ def test_a_late_offset_of_the_former_client_is_refused_although_its_transaction_
 def commit_offset(client, version):
     answer = client.ask(
         'TxnOffsetCommit', version, transactional_id='tx', group_id='group', producer_id=client.producer_id,
-        producer_epoch=client.producer_epoch, generation_id=-1, topics=[
+        producer_epoch=client.producer_epoch, generation_id_or_member_epoch=-1, topics=[
             {'name': 'orders', 'partitions': [{'partition_index': 0, 'committed_offset': 1}]}])
     return answer.topics[0].partitions[0].error_code
 

@@ -269,7 +269,7 @@ def test_offsets_become_part_of_a_transaction():
         producer.commit_transaction()
         assert called(cluster)[1:] == expected
         commit = next(request for name, request in cluster.calls if name == 'TxnOffsetCommit')
-        assert (commit.generation_id, commit.member_id) == (3, 'm')
+        assert (commit.generation_id_or_member_epoch, commit.member_id) == (3, 'm')
 
 
 def test_after_a_refused_batch_a_transaction_can_only_be_aborted():

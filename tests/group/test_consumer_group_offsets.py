@@ -6,7 +6,7 @@ from support.worlds.group_coordinator import GROUP, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.commits import NO_TOPIC_ID
+from kbroker.group.commits import NO_TOPIC_ID, TXN_VERSION_WITH_CODES_OF_GROUPS
 from kbroker.group.records import OffsetRow, read_row
 from kbroker.record.records import decode_records
 
@@ -35,8 +35,9 @@ def commit(world, epoch, member_id='a', *, version=9, partition=T0, **fields):
     return world.commit(partition, 5, version=version, generation=epoch, member_id=member_id, **fields).code
 
 
-def commit_transactional(world, epoch, member_id='a', partition=T0):
-    return world.commit_transactional(partition, 5, 1000, generation=epoch, member_id=member_id).code
+def commit_transactional(world, epoch, member_id='a', partition=T0, version=5, **fields):
+    return world.commit_transactional(
+        partition, 5, 1000, generation=epoch, member_id=member_id, version=version, **fields).code
 
 
 @pytest.mark.parametrize(('epoch', 'member_id', 'version', 'code'), [
@@ -56,17 +57,26 @@ def test_a_commit_names_a_member_and_an_epoch_since_which_it_has_the_partition(w
     assert world.offset(T0) == (5 if code is ErrorCode.NONE else -1)
 
 
+@pytest.mark.parametrize('version', [5, 6])
 @pytest.mark.parametrize(('epoch', 'member_id', 'code'), [
     (3, 'a', ErrorCode.NONE),
     (2, 'a', ErrorCode.NONE),
     (-1, '', ErrorCode.NONE),
-    (-1, 'a', ErrorCode.ILLEGAL_GENERATION),
-    (1, 'a', ErrorCode.ILLEGAL_GENERATION),
-    (4, 'a', ErrorCode.ILLEGAL_GENERATION),
+    (-1, 'a', ErrorCode.STALE_MEMBER_EPOCH),
+    (1, 'a', ErrorCode.STALE_MEMBER_EPOCH),
+    (4, 'a', ErrorCode.STALE_MEMBER_EPOCH),
     (3, 'b', ErrorCode.UNKNOWN_MEMBER_ID),
 ])
-def test_a_commit_in_a_transaction_may_name_no_member(world, member, epoch, member_id, code):
-    assert commit_transactional(world, epoch, member_id) is code
+def test_a_commit_in_a_transaction_may_name_no_member(world, member, epoch, member_id, code, version):
+    if version < TXN_VERSION_WITH_CODES_OF_GROUPS and code is ErrorCode.STALE_MEMBER_EPOCH:
+        code = ErrorCode.ILLEGAL_GENERATION
+    assert commit_transactional(world, epoch, member_id, version=version) is code
+
+
+@pytest.mark.parametrize(('version', 'code'), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_commit_in_a_transaction_with_an_epoch_needs_a_group(world, version, code):
+    assert commit_transactional(world, 0, '', version=version, group_id='none') is code
+    assert commit_transactional(world, -1, 'a', version=version, group_id='none') is ErrorCode.NONE
 
 
 def test_rows_of_commits_have_a_topic_id_unless_they_have_an_expiry_time(world, member):

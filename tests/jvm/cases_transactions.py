@@ -225,7 +225,7 @@ def offsets_in_transactions(peer: RawPeer) -> None:
 
     def offsets(version: int, *, group: str | None = None, partition: int = 0, offset: int = 5,
                 topic: str | None = None, metadata: str | None = '', **options: Any) -> Any:
-        more = dict(member_id='', generation_id=-1) if version >= 3 else {}
+        more = dict(member_id='', generation_id_or_member_epoch=-1) if version >= 3 else {}
         return peer.ask_settled(
             'TxnOffsetCommit', version, group_id=peer.topic if group is None else group,
             **producer.who | more | options, topics=[dict(
@@ -257,10 +257,10 @@ def offsets_in_transactions(peer: RawPeer) -> None:
         offsets(version, transactional_id='')
         if version >= 3:
             for wrong in (
-                dict(member_id='nobody', generation_id=1),
+                dict(member_id='nobody', generation_id_or_member_epoch=1),
                 dict(member_id='nobody'),
-                dict(generation_id=1),
-                dict(group_instance_id='none', member_id='nobody', generation_id=3),
+                dict(generation_id_or_member_epoch=1),
+                dict(group_instance_id='none', member_id='nobody', generation_id_or_member_epoch=3),
             ):
                 offsets(version, **wrong)
         for stable in (True, False):
@@ -279,8 +279,8 @@ def offsets_in_transactions(peer: RawPeer) -> None:
     two.settle()
     member_id, generation = member(peer, peer.topic + '_members')
     offsets(5, group=peer.topic + '_members')
-    offsets(5, group=peer.topic + '_members', member_id=member_id, generation_id=generation)
-    offsets(5, group=peer.topic + '_members', member_id=member_id, generation_id=generation + 1)
+    offsets(5, group=peer.topic + '_members', member_id=member_id, generation_id_or_member_epoch=generation)
+    offsets(5, group=peer.topic + '_members', member_id=member_id, generation_id_or_member_epoch=generation + 1)
     commit(peer, peer.topic + '_members', member_id=member_id, generation=generation, partition=1)
     two.end(False)
     two.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.commits import Commit
+from kbroker.group.commits import TXN_VERSION_WITH_CODES_OF_GROUPS, Commit
 from kbroker.group.modern.group import M, ModernGroup, T
 
 VERSION_WITH_MEMBER_EPOCHS = 9
@@ -58,9 +58,16 @@ class ReconciledGroup(ModernGroup[M, T]):
         self._check_commit_epoch(member, commit, self._code_of_wrong_epoch(member))
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """Raise UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION unless the commit, a TxnOffsetCommit request, may be stored."""
+        """Raise KafkaError unless the commit, a TxnOffsetCommit request, may be stored.
+
+        The errors are UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH. In versions below 6, and for a classic member,
+        ILLEGAL_GENERATION replaces STALE_MEMBER_EPOCH.
+        """
         if commit.names_member() and (commit.generation >= 0 or self.members):
-            self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
+            member = self.member(commit.member_id)
+            has_codes = version >= TXN_VERSION_WITH_CODES_OF_GROUPS
+            self._check_commit_epoch(
+                member, commit, self._code_of_wrong_epoch(member) if has_codes else ErrorCode.ILLEGAL_GENERATION)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Raise KafkaError unless the member that sent an OffsetFetch is in the group and has this epoch. The errors

@@ -166,9 +166,10 @@ def commit(version: int, world: World, group: str = 'group.mine') -> dict[str, A
         for name in FOUR])
 
 
-def commit_in_transaction(_version: int, _world: World) -> dict[str, Any]:
+def commit_in_transaction(version: int, world: World) -> dict[str, Any]:
     return dict(transactional_id='id.mine', group_id='group.mine', producer_id=7, producer_epoch=0, topics=[
-        dict(name=name, partitions=[dict(partition_index=0, committed_offset=1)]) for name in FOUR])
+        dict(**named(version, world, name, 6), partitions=[dict(partition_index=0, committed_offset=1)])
+        for name in FOUR])
 
 
 def fetch_offsets(version: int, world: World, all_topics: bool = False) -> dict[str, Any]:
@@ -409,7 +410,7 @@ CASES = [
          (need('ALTER', 'CLUSTER'),)),
     Case('txn-offset-commit', 'TxnOffsetCommit', commit_in_transaction,
          need('WRITE', 'TRANSACTIONAL_ID', 'id.mine') + need('READ', 'GROUP', 'group.mine')
-         + need('READ', 'TOPIC', 'absent.mine')),
+         + need('READ', 'TOPIC', 'absent.mine'), by_version=((2, 0, 5),)),
     Case('describe-configs', 'DescribeConfigs', lambda v, w: configs(RESOURCES, configuration_keys=['retention.ms']),
          need('DESCRIBE_CONFIGS', 'TOPIC', *CONFIG_NEEDS) + need('DESCRIBE_CONFIGS', 'CLUSTER'),
          (need('ALTER_CONFIGS', 'TOPIC', 'data.mine'),)),
