@@ -1,7 +1,10 @@
-"""StreamsGroupDescribe (key 89), version 0 (KIP-1071).
+"""StreamsGroupDescribe (key 89), versions 0 and 1 (KIP-1071, KIP-1331, KIP-1357).
 
 Describes streams groups: the topology of each group, and its members with their tasks. A group that does not exist, or
 is of another type, gets GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+
+Version 1 also has the assignor of the next assignment, and can ask for the description of the topology. The answer is
+always that none is stored, as in Apache Kafka without a plugin for topology descriptions.
 """
 from __future__ import annotations
 
@@ -24,17 +27,22 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
 
+NOT_REQUESTED, NOT_STORED = range(2)
+"""The statuses of a topology description: the client has not asked for it, or the broker has none."""
+
+
 def handle(request: Request, body: Any) -> Steps:
-    description = Description(request)
+    description = Description(request, body.include_topology_description)
     return describe_each(request, body, 'streams', response_class(), description.pace, description.describe)
 
 
 class Description:
     """Creates the descriptions of groups for one answer."""
 
-    def __init__(self, request: Request):
+    def __init__(self, request: Request, asks_for_topology: bool):
         self.pace = Pace()
         self._request = request
+        self._topology_status = NOT_STORED if asks_for_topology else NOT_REQUESTED
         self._room = ReplyRoom()
 
     def describe(self, group_id: str) -> Steps:
@@ -47,7 +55,8 @@ class Description:
         described = response_class().DescribedGroup(
             group_id=group_id, group_state=group.state_name, group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch, topology=(yield from self._topology(group)),
-            authorized_operations=NOT_ASKED)
+            authorized_operations=NOT_ASKED, topology_description_status=self._topology_status,
+            assignor_name=self._request.node.groups.group_config(group_id).streams_assignor_name)
         for member in list(group.members.values()):
             described.members.append((yield from self._member(group, member)))
             if self.pace.spend(member_elements(len(member.tags))):
@@ -147,4 +156,4 @@ def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> S
     return all_failed(response_class(), body, code, message)
 
 
-API = Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, handle, error_response)
+API = Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 1, handle, error_response)

@@ -35,8 +35,8 @@ class Heart:
         self.client = client
 
     def __call__(self, version=1, **fields):
-        return self.client.ask('StreamsGroupHeartbeat', version, endpoint_information_epoch=0, shutdown_application=False,
-                               **fields)
+        return self.client.ask('StreamsGroupHeartbeat', version, **{
+            'endpoint_information_epoch': 0, 'shutdown_application': False, **fields})
 
 
 @pytest.fixture
@@ -134,6 +134,19 @@ def test_the_number_of_a_changelog_is_described_although_the_topic_was_deleted_s
     deleted = send.client.ask('DeleteTopics', topics=[{'name': 'log'}], timeout_ms=1000)
     assert deleted.responses[0].error_code == 0
     assert described_number() == 3
+
+
+@pytest.mark.parametrize(('version', 'is_asked', 'status', 'assignor'), [
+    (0, False, 0, None), (1, False, 0, 'sticky'), (1, True, 1, 'sticky')])
+def test_a_description_says_that_no_topology_description_is_stored(beat, version, is_asked, status, assignor):
+    send = beat()
+    send(**JOIN, topology=topology(part()))
+    there, missing = send.client.ask('StreamsGroupDescribe', version, group_ids=['g', 'none'],
+                                     include_authorized_operations=False, include_topology_description=is_asked).groups
+    assert (there.error_code, there.topology_description, there.topology_description_status,
+            there.assignor_name) == (ErrorCode.NONE, None, status, assignor)
+    assert (missing.error_code, missing.topology_description, missing.topology_description_status,
+            missing.assignor_name) == (ErrorCode.GROUP_ID_NOT_FOUND, None, 0, None)
 
 
 def test_a_group_whose_internal_topic_has_another_number_of_partitions_waits(beat):
