@@ -26,7 +26,6 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
-
 NOT_REQUESTED, NOT_STORED = range(2)
 """The statuses of a topology description: the client has not asked for it, or the broker has none."""
 
