@@ -1,11 +1,13 @@
 """Two-phase commit (KIP-939) works for a Java producer that dies after it has prepared. Clients without two-phase
 commit, and Apache Kafka on the same directory, still work.
 """
+import json
 import time
 from contextlib import suppress
 
 import confluent_kafka
 import pytest
+from click.testing import CliRunner
 from late_commits import (
     EXECUTED,
     NEWER_OFFSETS_COUNT,
@@ -21,8 +23,11 @@ from support.clients.librdkafka import LIMIT_S, create_topics, values_of
 from support.clients.raw_client import RawClient
 from support.clients.two_phase_application import TwoPhaseApplication, find_coordinators
 from support.kafka.apache_kafka import KafkaProcess, run_several_tools, run_tools
+from support.messages.message_builder import build
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Producer
+from kbroker.daemon.main import main
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -147,6 +152,24 @@ def keep_another(broker):
     return token
 
 
+def write_and_prepare(broker, name, keeps=0):
+    """Let a client prepare a transaction, and further clients keep it. Return the application of the last client."""
+    with RawClient.at(broker.address, LIMIT_S) as client:
+        find_coordinators(client)
+        application = TwoPhaseApplication(name, is_to_commit=True, keeps=keeps)
+        application.write(client)
+        for _ in range(keeps):
+            assert application.initialize(client, keeps=True) == application.token
+    return application
+
+
+def end(address, name, pair):
+    """Commit a transaction with a client's producer id and epoch. Return the error code."""
+    with RawClient.at(address, LIMIT_S) as client:
+        return client.ask(build('EndTxnRequest', transactional_id=name, producer_id=pair[0], producer_epoch=pair[1],
+                                committed=True), 5).error_code
+
+
 def kill_after_a_decision(broker):
     """Let the broker kill itself when a client decides a kept transaction, before it writes the first marker."""
     with RawClient.at(broker.address, LIMIT_S) as client:
@@ -162,9 +185,10 @@ def kill_after_a_decision(broker):
 
 
 def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(broker):
-    """Kafka answers InitProducerId 6 as kbroker does, except that it refuses a client that keeps a transaction. It ends
-    a kept transaction only by force. kbroker completes the decided transactions before Kafka starts, and continues the
-    other transactions afterwards.
+    """Kafka answers InitProducerId 6 as kbroker does, except that it refuses a client that keeps a transaction. The
+    client that has prepared a transaction can commit it on Kafka. Kafka does not know the client that has kept one, and
+    executes a commit of the client before it. `kbroker hand-over` completes the decided transactions before Kafka
+    starts, and kbroker continues the other transactions afterwards.
     """
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
@@ -172,10 +196,12 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     answers = answers_without_a_keep(broker.address, 'compared-1')
     others_before = values_of(broker.address, 'others', [0])
     left = keep_another(broker)
+    prepared, kept = write_and_prepare(broker, 'prepared'), write_and_prepare(broker, 'kept', keeps=1)
     kill_after_a_decision(broker)
-    broker.start()
-    broker.restart()
-    broker.kill9()
+    handed_over = CliRunner().invoke(main, ['hand-over', '--data-dir', str(broker.directory), '--json'])
+    assert handed_over.exit_code == 0, handed_over.stderr
+    assert {each['transactional_id']: each['is_kept'] for each in json.loads(handed_over.stdout)['open_transactions']
+            if each['is_two_phase']} == {'moved': True, 'left': True, 'prepared': False, 'kept': True}
     with KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
                                          'unstable.api.versions.enable': 'true'}) as kafka:
         place = ['--bootstrap-server', kafka.address]
@@ -192,7 +218,12 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
         assert effect_of_late_offsets(kafka.address, 'late-offsets') == OLDER_OFFSETS_COUNT
-        assert values_of(kafka.address, 'orders', (0, 1)) == ['decided'] * 2
+        assert end(kafka.address, 'prepared', prepared.pair) == ErrorCode.NONE
+        assert end(kafka.address, 'kept', kept.pair) == ErrorCode.PRODUCER_FENCED
+        assert end(kafka.address, 'kept', kept.producer) == ErrorCode.NONE
+        for partition in (0, 1):
+            await_values(kafka.address, 'orders', ['prepared', 'kept', 'decided'], partition)
+        assert kafka.errors() == []
         kafka.stop()
     broker.start()
     with Producer(broker.address, transactional_id='left', two_phase_commit=True) as heir:
@@ -205,5 +236,5 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
                 heir.send('orders', b'after', partition=partition)
     await_values(broker.address, 'others', [*others_before, 'left'])
     for partition in (0, 1):
-        await_values(broker.address, 'orders', ['decided', 'after'], partition)
+        await_values(broker.address, 'orders', ['prepared', 'kept', 'decided', 'after'], partition)
     broker.stop()
