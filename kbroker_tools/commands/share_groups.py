@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,10 +11,10 @@ from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command
 from kbroker_tools.groups import command_frame as frame
 
-SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_datetime')
+SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'to_datetime', 'from_file')
 GOES_WITH = {
     **frame.COMMON, 'all_groups': ('describe', 'delete'), 'topic': ('reset_offsets', 'delete_offsets'),
-    'all_topics': ('reset_offsets',), **dict.fromkeys(SPECIFICATIONS, ('reset_offsets',)),
+    'all_topics': ('reset_offsets',), 'export': ('reset_offsets',), **dict.fromkeys(SPECIFICATIONS, ('reset_offsets',)),
 }
 
 
@@ -49,9 +50,14 @@ GROUPS = frame.GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_ch
 @click.option('--verbose', is_flag=True, help='Describe epochs too.')
 @click.option('--to-earliest', is_flag=True, help='Begin at the start of the log.')
 @click.option('--to-latest', is_flag=True, help='Begin at the end of the log.')
+@click.option('--to-current', is_flag=True, help='Keep the current start offsets.')
+@click.option('--to-offset', type=int, metavar='OFFSET', help='Begin at this offset.')
 @click.option('--to-datetime', metavar='TIME', help='Begin at the first record at or after a time, '
               'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.')
+@click.option('--from-file', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='Begin at the offsets in a file of topic,partition,offset rows, as --export prints it.')
 @frame.execution_options()
+@frame.export_option
 @frame.last_options
 def main(as_json: bool, **options: Any) -> None:
     """List and describe share groups, move and delete their offsets, delete groups.

@@ -66,7 +66,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
     """Reset the offsets of these groups. `check` is called first, for each group, with the partitions that the options
     name."""
     reset = specification(view, options)
-    from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
+    from_file = read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows, left_out = [], [], set()
     for group_id in group_ids:
         group = view.group(group_id)
@@ -76,10 +76,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
         planned, unreadable = _planned(view, output, options, group_id, reset, from_file, check)
         rows += [(group_id, *at, offset) for at, offset in planned.items()]
         left_out |= unreadable
-    if options['export'] and not output.as_json:
-        _export_plan(output, rows, with_group=len(group_ids) > 1)
-    else:
-        show_plan(output, rows)
+    show_or_export(output, options, rows, with_group=len(group_ids) > 1)
     raise_left_out(active, left_out)
 
 
@@ -97,13 +94,8 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
              check: Check | None) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
     """Return the new offsets of one group, and the partitions that cannot be read. With --execute, also commit the new
     offsets."""
-    offsets = LiveOffsets(view.admin)
     if from_file is not None:
-        wanted = from_file.get(group_id, {})
-        _check_existing(view, wanted)
-        readable, unreadable = split_readable(view, output, wanted)
-        wanted = {at: wanted[at] for at in readable}
-        planned, notes = within_log(wanted, offsets) if wanted else ({}, [])
+        planned, notes, unreadable = planned_in_file(view, output, from_file.get(group_id, {}))
     else:
         assert reset is not None
         committed = {at: found.offset for at, found in view.admin.list_group_offsets(group_id).items()}
@@ -112,7 +104,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
             check(group_id, scope, committed)
         scope, unreadable = split_readable(view, output, scope)
         try:
-            planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
+            planned, notes = plan(reset, scope, committed, LiveOffsets(view.admin)) if scope else ({}, [])
         except CannotReset as error:
             raise ToolError(f"group '{group_id}': {error}") from None
     for note in notes:
@@ -121,6 +113,16 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
         raise_first(view.admin.alter_group_offsets(
             group_id, {at: OffsetAndMetadata(offset) for at, offset in planned.items()}))
     return dict(sorted(planned.items())), unreadable
+
+
+def planned_in_file(view: Any, output: Output, wanted: Mapping[TopicPartition, int]) -> tuple[
+        dict[TopicPartition, int], list[str], set[TopicPartition]]:
+    """Return the new offsets for the offsets of a file, notes for the user, and the partitions that cannot be read.
+    Raise ToolError if a partition does not exist."""
+    check_existing(view, wanted)
+    readable, unreadable = split_readable(view, output, wanted)
+    planned, notes = within_log({at: wanted[at] for at in readable}, LiveOffsets(view.admin)) if readable else ({}, [])
+    return planned, notes, unreadable
 
 
 def split_readable(view: Any, output: Output,
@@ -163,18 +165,19 @@ def in_scope(view: Any, texts: Collection[str], option: str) -> list[TopicPartit
             raise ToolError(f'{view.place}: there is no topic {topic}')
         numbers = [row.partition for row in topics[topic].partitions] if partitions is None else partitions
         found += [(topic, number) for number in numbers]
-    _check_existing(view, found)
+    check_existing(view, found)
     return found
 
 
-def _check_existing(view: Any, partitions: Collection[TopicPartition]) -> None:
+def check_existing(view: Any, partitions: Collection[TopicPartition]) -> None:
     topics = view.topics()
     for topic, partition in partitions:
         if topic not in topics or not any(row.partition == partition for row in topics[topic].partitions):
             raise ToolError(f'{view.place}: there is no partition {topic}-{partition}')
 
 
-def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
+def read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Return {group id: {partition: offset}} of the file of --from-file. Raise ToolError if it has another form."""
     path = options['from_file']
     try:
         return read_plan(read_text(path), group_ids)
@@ -184,14 +187,18 @@ def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str,
         raise ToolError(f'{path}: {error}') from None
 
 
-def _export_plan(output: Output, rows: list[tuple[str, str, int, int]], with_group: bool) -> None:
-    for row in rows:
-        output.line(csv_row(row if with_group else row[1:]))
-    output.line()
+def show_or_export(output: Output, options: Mapping[str, Any], rows: list[tuple[str, str, int, int]],
+                   with_group: bool = False) -> None:
+    """Print planned offsets as a table, or as CSV with --export. Each row has the group, the topic, the partition and
+    the new offset.
 
-
-def show_plan(output: Output, rows: list[tuple[str, str, int, int]]) -> None:
-    """Print a table of planned offsets. Each row has the group, the topic, the partition and the new offset."""
+    The CSV has the groups only if `with_group` is True.
+    """
+    if options['export'] and not output.as_json:
+        for row in rows:
+            output.line(csv_row(row if with_group else row[1:]))
+        output.line()
+        return
     if not (output.as_json or output.is_terminal):
         output.line()
     show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)

@@ -13,6 +13,7 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
+from kbroker_tools.groups.offset_resets import csv_row
 
 LIMIT_S = 120
 broker = module_broker(PROMPT_SHARES)
@@ -116,7 +117,8 @@ def test_one_outcome_can_be_chosen():
 
 @pytest.mark.parametrize(('options', 'offset'), [
     (('--to-latest',), 4), (('--to-earliest',), 0), (('--to-datetime', '1999-01-01T00:00:00.000'), 0),
-    (('--to-datetime', '2999-01-01T00:00:00.000'), 4),
+    (('--to-datetime', '2999-01-01T00:00:00.000'), 4), (('--to-offset', '3'), 3), (('--to-offset', '-1'), 0),
+    (('--to-offset', '9'), 4), (('--to-current',), 0),
 ])
 def test_a_reset_is_shown_and_with_execute_made(place, options, offset):
     topic = place[3]
@@ -132,13 +134,60 @@ def test_a_reset_is_shown_and_with_execute_made(place, options, offset):
 @pytest.mark.parametrize(('options', 'message'), [
     (('--to-earliest', '--execute'), '--reset-offsets needs --topic or --all-topics'),
     (('--to-earliest', '--topic', 't'), 'give exactly one of --dry-run and --execute'),
-    (('--execute', '--topic', 't'), 'give exactly one of --to-earliest, --to-latest and --to-datetime'),
+    (('--execute', '--topic', 't'), 'give exactly one of --to-earliest, --to-latest, --to-current, --to-offset, '
+     '--to-datetime and --from-file'),
     (('--to-earliest', '--execute', '--topic', 't', '--group', 'h'), '--reset-offsets takes one --group'),
 ])
 def test_options_of_a_reset_that_do_not_go_together_are_refused(options, message):
     found = run_in_process('share-groups', '--bootstrap-server', 'localhost:1', '--group', 'g', '--reset-offsets',
                            *options)
     assert found.returncode == 2 and message in found.stderr
+
+
+def test_offsets_outside_the_log_are_moved_to_its_ends_with_a_note(place):
+    found = run_in_process('share-groups', *place, '--reset-offsets', '--to-offset', '9', '--dry-run')
+    assert f'{place[3]}-0: 9 is above the end of the log, using 4' in found.stderr
+    assert found.returncode == 0
+
+
+def test_exported_offsets_are_a_plan_that_a_file_executes(place, tmp_path):
+    topic = place[3]
+    exported = run_in_process('share-groups', *place, '--reset-offsets', '--to-offset', '2', '--dry-run', '--export')
+    assert exported.stdout.split() == [csv_row((topic, 0, 2))]
+    plan = tmp_path / 'plan.csv'
+    plan.write_text(exported.stdout)
+    done = run_in_process('share-groups', *place[:2], *place[4:], '--reset-offsets', '--from-file', str(plan),
+                          '--execute')
+    assert done.stdout.split()[-4:] == [topic, topic, '0', '2'], done.stderr
+    assert lag(place) == [2]
+    current = run_in_process('share-groups', *place[:2], *place[4:], '--reset-offsets', '--all-topics', '--to-current',
+                             '--dry-run', '--export')
+    assert current.stdout == exported.stdout
+
+
+@pytest.mark.parametrize(('text', 'message'), [
+    ('no.such.topic,0,2', 'there is no partition no.such.topic-0'), ('orders,0', 'line 1: found'),
+])
+def test_a_file_that_does_not_fit_changes_nothing(place, tmp_path, text, message):
+    plan = tmp_path / 'plan.csv'
+    plan.write_text(text)
+    done = run_in_process('share-groups', *place[:2], *place[4:], '--reset-offsets', '--from-file', str(plan),
+                          '--execute')
+    assert done.returncode == 1 and message in done.stderr
+    assert lag(place) == [4]
+
+
+def test_a_partition_in_which_the_group_has_not_begun_has_no_current_offset(place):
+    topic = place[3]
+    cluster = Cluster(ClientConfig.load(place[1]))
+    assert Admin(cluster).create_partitions({topic: 2}) == {topic: None}
+    cluster.close()
+    done = run_in_process('share-groups', *place, '--reset-offsets', '--to-current', '--dry-run')
+    assert done.returncode == 1
+    assert f"group '{topic}' has not begun in {topic}-1: name only partitions with a start offset" in done.stderr
+    one = run_in_process('share-groups', *place[:2], *place[4:], '--topic', f'{topic}:0', '--reset-offsets',
+                         '--to-current', '--dry-run')
+    assert one.stdout.split()[-4:] == [topic, topic, '0', '0'], one.stderr
 
 
 def test_a_group_that_is_none_cannot_be_reset_in_all_topics(broker):
