@@ -26,7 +26,7 @@ from load_generator import OUT, LoadError, Measurement, build_floor, has_tls, ru
 from stopping import Stopped  # noqa: E402
 from support.brokers.broker_process import BrokerProcess, Process  # noqa: E402
 from support.clients.certificates import make_certificates  # noqa: E402
-from support.kafka.apache_kafka import KafkaProcess, classpath  # noqa: E402
+from support.kafka.apache_kafka import NEWEST, RELEASES, KafkaProcess, classpath  # noqa: E402
 
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
@@ -373,9 +373,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
 
 def versions() -> str:
     """Return the versions of the compared programs that are installed."""
-    pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
-    kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
-    found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'
+    found = [f'Apache Kafka {RELEASES[NEWEST]} on {_first_line(["java", "-version"])}'
              if shutil.which('java') else 'no Java']
     with open(pathlib.Path(__file__).parent / 'kfake' / 'go.mod') as file:
         kfake = re.search(r'pkg/kfake (\S+)', file.read())

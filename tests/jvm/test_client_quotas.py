@@ -7,7 +7,7 @@ import time
 import pytest
 from raw_peer import RawPeer
 from support.brokers.broker_process import PROMPT
-from support.kafka.apache_kafka import run_several_tools
+from support.kafka.apache_kafka import config_command, run_several_tools
 from support.kafka.beside_kafka import both_brokers
 from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of
@@ -21,7 +21,7 @@ from kbroker.client.config import ClientConfig
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-TOOL = 'kafka.admin.ConfigCommand'
+TOOL = config_command()
 DESCRIBE_SCRAM = 50
 QUOTA = 100_000
 SIZES = (1, 100_000, 999_000, 1_000_000, 1_040_000)

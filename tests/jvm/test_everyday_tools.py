@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.brokers.broker_process import PROMPT, BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess, run_several_tools
+from support.kafka.apache_kafka import KafkaProcess, config_command, run_several_tools
 from support.kafka.shown_metadata import await_shown_metadata
 from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafka.admin.ConfigCommand',
+KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': config_command(),
                'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
 # Heartbeats are frequent, because members of the consumer protocol get their partitions with the answers.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}

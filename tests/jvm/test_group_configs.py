@@ -4,13 +4,13 @@ Covers KIP-848, KIP-932 and KIP-1071.
 """
 import pytest
 from support.brokers.broker_fixtures import either_broker
-from support.kafka.apache_kafka import run_tools
+from support.kafka.apache_kafka import config_command, run_tools
 from support.kafka.shown_metadata import await_shown_metadata
 from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
-TOOL = 'kafka.admin.ConfigCommand'
+TOOL = config_command()
 GROUPS = ('--entity-type', 'groups')
 ALTERED = [
     (*GROUPS, '--entity-name', 'readers', '--add-config', 'consumer.session.timeout.ms=50000,share.isolation.level='

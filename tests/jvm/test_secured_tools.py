@@ -7,11 +7,11 @@ import subprocess
 import pytest
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.brokers.secured_broker import MODULES, PASSWORD, SecuredSettings
-from support.kafka.apache_kafka import java, run_tools
+from support.kafka.apache_kafka import config_command, java, run_tools
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-CONFIGS = 'kafka.admin.ConfigCommand'
+CONFIGS = config_command()
 PRODUCER = 'org.apache.kafka.tools.ConsoleProducer'
 CONSUMER = 'org.apache.kafka.tools.consumer.ConsoleConsumer'
 LIMIT_S = 120

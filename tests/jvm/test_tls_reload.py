@@ -10,11 +10,11 @@ import ssl
 
 import pytest
 from support.brokers.broker_process import BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.kafka.apache_kafka import KafkaProcess, config_command, run_tools
 from support.runner.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
-CONFIGS = 'kafka.admin.ConfigCommand'
+CONFIGS = config_command()
 LOCATION = 'listener.name.ssl.ssl.keystore.location'
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support.clients.sample_topic import sample_topic
-from support.kafka.apache_kafka import dump_log, run_tool
+from support.kafka.apache_kafka import config_command, dump_log, run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -50,8 +50,8 @@ def test_the_console_tools_describe_what_a_client_did(broker):
     orders = ('--entity-type', 'topics', '--entity-name', 'orders')
     with sample_topic(broker.address):
         assert 'PartitionCount: 2' in run(f'{TOOLS}.TopicCommand', '--describe', '--topic', 'orders')
-        assert 'retention.ms' in run('kafka.admin.ConfigCommand', '--describe', '--all', *orders)
-        run('kafka.admin.ConfigCommand', '--alter', *orders, '--add-config', 'retention.ms=1234567')
+        assert 'retention.ms' in run(config_command(), '--describe', '--all', *orders)
+        run(config_command(), '--alter', *orders, '--add-config', 'retention.ms=1234567')
         assert 'retention.ms=1234567' in run(f'{TOOLS}.TopicCommand', '--describe', '--topic', 'orders')
         group = run(f'{TOOLS}.consumer.group.ConsumerGroupCommand', '--describe', '--group', 'readers')
         assert re.search(r'readers\s+orders\s+0\s+10\s', group), group

@@ -9,8 +9,8 @@ import java.security.MessageDigest;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.record.internal.RecordBatch;
-import org.apache.kafka.common.utils.BufferSupplier;
-import org.apache.kafka.common.utils.CloseableIterator;
+import org.apache.kafka.common.utils.*;             // before Kafka 4.4
+import org.apache.kafka.common.utils.internals.*;   // from Kafka 4.4
 import org.apache.kafka.common.utils.Utils;
 import org.xerial.snappy.SnappyError;
 

@@ -7,10 +7,10 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command-line tools many times in one virtual machine. Each line of standard input is a run: a JSON array
@@ -56,11 +56,25 @@ public final class ToolRuns {
     }
 
     /** Makes the exit of a tool end the run, but not the virtual machine. */
-    static void catchExits() {
-        Exit.setExitProcedure((code, message) -> {
-            exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;
-            throw new Exited();
-        });
+    static void catchExits() throws ReflectiveOperationException {
+        Class<?> exit = exitClass();
+        Class<?> procedure = Class.forName(exit.getName() + "$Procedure");
+        Object thrower = Proxy.newProxyInstance(ToolRuns.class.getClassLoader(), new Class<?>[] {procedure},
+            (proxy, method, codeAndMessage) -> {
+                exitCode = exitCode == null ? (Integer) codeAndMessage[0] : exitCode;
+                throw new Exited();
+            });
+        exit.getMethod("setExitProcedure", procedure).invoke(null, thrower);
+    }
+
+    /** Returns the class by which Kafka's tools exit. Kafka 4.4 moved it. */
+    private static Class<?> exitClass() throws ClassNotFoundException {
+        String utils = "org.apache.kafka.common.utils.";
+        try {
+            return Class.forName(utils + "internals.Exit");
+        } catch (ClassNotFoundException beforeTheMove) {
+            return Class.forName(utils + "Exit");
+        }
     }
 
     /** Runs a tool, given as the name of its class and its arguments. Returns its exit code. */

@@ -27,7 +27,9 @@ public final class Training {
                 .toArray(String[]::new));
         }
         run(TOOLS + "DumpLogSegments", "--cluster-metadata-decoder", "--files", metadata);
-        run("kbroker.Judge", address, "plain_produce", "idempotent_produce", "group_rebalance", "send_offsets",
+        // Each scenario sends one batch at a time to a partition. With several, Kafka's producer can wait forever on a slow
+        // machine: its first batch finds a partition without a leader, and the next one is then out of sequence.
+        run("kbroker.Judge", address, "plain_produce", "group_rebalance", "send_offsets",
             "consumer_protocol_group_rebalance");
         System.exit(0);
     }

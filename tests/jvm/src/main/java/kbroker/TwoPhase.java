@@ -13,7 +13,8 @@ import org.apache.kafka.clients.producer.internals.TransactionalRequestResult;
 import org.apache.kafka.common.message.ApiMessageType;
 import org.apache.kafka.common.requests.InitProducerIdRequest;
 import org.apache.kafka.common.serialization.StringSerializer;
-import org.apache.kafka.common.utils.ProducerIdAndEpoch;
+import org.apache.kafka.common.utils.*;             // before Kafka 4.4
+import org.apache.kafka.common.utils.internals.*;   // from Kafka 4.4
 
 /**
  * The released producer in two-phase commit (KIP-939). Its public interface has no two-phase commit, but its
