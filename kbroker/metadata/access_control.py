@@ -53,7 +53,16 @@ class AclFollower:
         self._pending: deque[Any] = deque()
         for entry in metadata.image.access_control_entries.values():
             authorizer.put(entry)
+        self._warn_of_early_ranges(metadata.image.metadata_version)
         metadata.commits.on_change.append(self._adopt)
+
+    def _warn_of_early_ranges(self, metadata_version: int) -> None:
+        """Log a warning if ACLs have ranges that an earlier version stored as texts without a meaning."""
+        count = self._authorizer.index.ranges_count
+        if count and metadata_version < CIDR_HOSTS_SINCE:
+            logger.warning('found ranges of addresses as hosts of ACLs: %d, expected 0 at metadata.version %d. An '
+                           'earlier version has stored them as texts that match no client. They are in force now. To '
+                           'see them, run: kbroker-acls --list', count, metadata_version)
 
     def __len__(self) -> int:
         """Return the number of records that are not in force yet."""

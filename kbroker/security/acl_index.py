@@ -85,7 +85,7 @@ class AclIndex:
         acls.put(Decision(entry.permission_type == Permission.ALLOW, entry), owner)
         self._owned.setdefault((entry.resource_type, *owner), {})[entry.id] = entry
         if '/' in entry.host:
-            self._add_network(owner[1])
+            self._add_network(entry.host, owner[1])
 
     def remove(self, entry_id: bytes) -> None:
         """Remove the entry with this id, if it exists."""
@@ -103,26 +103,31 @@ class AclIndex:
         if not owned:
             del self._owned[entry.resource_type, *owner]
         if '/' in entry.host:
-            self._discard_network(owner[1])
+            self._discard_network(entry.host)
 
-    def _add_network(self, text: str) -> None:
-        """Add a range in its normal form. Any other text is in no range, as in Kafka."""
+    def _add_network(self, host: str, normal_form: str) -> None:
+        """Add a host with a slash. If it is not a range, no client is at this host, as in Kafka."""
         from kbroker.security.networks import NetworkSet, find_network  # no broker without ranges needs it
-        network = find_network(text)
+        network = find_network(host)
         if network is not None:
             if self._networks is None:
                 self._networks = NetworkSet()
-            self._networks.add(network, text)
+            self._networks.add(network, normal_form)
 
-    def _discard_network(self, text: str) -> None:
+    def _discard_network(self, host: str) -> None:
         from kbroker.security.networks import find_network
-        network = find_network(text)
+        network = find_network(host)
         if network is not None and self._networks is not None:
             self._networks.discard(network)
             if not self._networks:
                 self._networks = None
 
     # -- lookups
+
+    @property
+    def ranges_count(self) -> int:
+        """The number of different ranges of hosts."""
+        return 0 if self._networks is None else len(self._networks)
 
     def patterns_of(self, resource_type: int, name: str) -> list[AclsOfPattern]:
         """Return the ACLs of each pattern that covers a resource. An empty name is covered only by `*`."""

@@ -13,6 +13,7 @@ addresses of its own family only: `::/0` does not contain 10.0.0.1.
 """
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
@@ -86,6 +87,11 @@ def _parse_ipv6(text: str) -> Network:
 
 def find_network(text: str) -> Network | None:
     """Return the range that a text describes, None if the text is not a range."""
+    return None if len(text) > LONGEST_NETWORK else _find_network(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _find_network(text: str) -> Network | None:
     try:
         return parse_network(text)
     except ValueError:

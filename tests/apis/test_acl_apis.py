@@ -207,13 +207,23 @@ def test_a_range_that_does_not_parse_is_refused_with_kafkas_reason(admin, host, 
     assert create(admin, {'host': '10.0.0.0/8'}, {'host': host}) == [0, ErrorCode.INVALID_REQUEST]
 
 
-def test_a_range_from_before_its_metadata_version_is_in_force(node):
+def test_a_range_from_before_its_metadata_version_is_in_force_and_logged(start_node, caplog):
     """Apache Kafka before 4.4 stores a host with a slash as text. Apache Kafka 4.4 reads it as a range, at every
     metadata.version."""
-    node.authorizer.put(build('AccessControlEntryRecord', id=bytes(16), pattern_type=3, **{
-        name: READ_ORDERS[name] for name in READ_ORDERS if name not in ('resource_pattern_type', 'host')},
-        host='10.0.0.0/8'))
+    node = start_node(**ON)
+    entries = [build('AccessControlEntryRecord', id=bytes([number]) * 16, pattern_type=3, host=host, **{
+        name: READ_ORDERS[name] for name in READ_ORDERS if name not in ('resource_pattern_type', 'host')})
+        for number, host in enumerate(('10.0.0.0/8', 'a/b'))]
+    node.metadata.at_once(node.metadata.commits.write(entries[1:]))
+    node.crash()
+    node = start_node(**ON)
+    assert not node.authorizer.access_of(ALICE, '10.9.9.9').may(Operation.READ, 2, 'orders')
+    assert 'of addresses as hosts' not in caplog.text, 'a text that is no range'
+    node.metadata.at_once(node.metadata.commits.write(entries[:1]))
+    node.crash()
+    node = start_node(**ON)
     assert node.authorizer.access_of(ALICE, '10.9.9.9').may(Operation.READ, 2, 'orders')
+    assert 'ranges of addresses as hosts of ACLs: 1, expected 0 at metadata.version 30' in caplog.text
 
 
 @pytest.mark.parametrize(('api', 'where', 'field'), [
@@ -293,8 +303,8 @@ def test_without_an_authorizer_all_three_answer_that_security_is_off(start_node)
 
 # ---- size
 
-def many(count):
-    return [{'resource_name': f'topic-{number}'} for number in range(count)]
+def many(count, host='*'):
+    return [{'resource_name': f'topic-{number}', 'host': host.format(number)} for number in range(count)]
 
 
 def test_ten_thousand_acls_are_one_batch_and_more_are_refused_as_a_whole(node, admin):
@@ -317,8 +327,11 @@ def stepwise(node):
     return node.long_work
 
 
-def test_no_part_of_a_long_request_is_long(stepwise, admin):
-    for api, fields in (('CreateAcls', {'creations': [READ_ORDERS | creation for creation in many(10_000)]}),
+@pytest.mark.parametrize('host', ['*', '2001:db8:{:x}::/48'])
+def test_no_part_of_a_long_request_is_long(node, admin, host):
+    raise_metadata_version(admin, 33)
+    stepwise = node.long_work = node.acls._long_work = StepwiseWork(node.timers)
+    for api, fields in (('CreateAcls', {'creations': [READ_ORDERS | creation for creation in many(10_000, host)]}),
                         ('DescribeAcls', EVERYTHING), ('DeleteAcls', {'filters': [EVERYTHING]})):
         asked = admin.begin(api, **fields)
         steps = 0

@@ -48,6 +48,17 @@ def test_a_long_text_is_no_range_and_its_error_is_short():
     assert len(str(refused.value)) < 200
 
 
+@given(st.one_of(st.text('019.:/[]%+-fe', max_size=24), st.text(max_size=140)))
+def test_any_text_is_a_range_with_a_normal_form_or_refused(text):
+    try:
+        found = parse_network(text)
+    except ValueError:
+        assert find_network(text) is None
+        return
+    assert found == find_network(text) == parse_network(str(found))
+    assert host_key(text) == host_key(str(found)) == str(found)
+
+
 def set_of(*texts):
     found = NetworkSet()
     for text in texts:
