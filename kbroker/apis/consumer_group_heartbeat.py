@@ -14,7 +14,8 @@ from kbroker.apis.serving.heartbeat_calls import HeartbeatKind, check_given, inv
 from kbroker.apis.serving.idle_heartbeat import HeartbeatHandler
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
 
 NO_TIMEOUT = -1

@@ -2,8 +2,7 @@
 
 With this request, a member joins a streams group with the topology of its application, stays in the group, gets its
 tasks, or leaves. The broker creates missing internal topics in the background, if the client may create them. As in
-Apache Kafka before 4.4, requests with a static member, warm-up tasks, offsets of tasks or a regular expression for
-source topics are refused with INVALID_REQUEST.
+Apache Kafka, requests with a regular expression for source topics are refused with INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from kbroker.apis.serving.long_answers import Pace, Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
+from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.group.modern.heartbeat import JOIN_EPOCH
 from kbroker.group.streams.heartbeat import StreamsReply
 from kbroker.group.streams.topology import InternalTopic, Status
 from kbroker.metadata.topic_names import check_topic_name
@@ -53,19 +53,18 @@ def response(request: Request, body: Any, reply: StreamsReply) -> Any:
 
 
 def check_fields(body: Any) -> None:
-    """Raise INVALID_REQUEST if the request has a field that is not supported, or if fields contradict each other."""
-    for name, value in (('a group instance id', body.instance_id), ('offsets of tasks', body.task_offsets),
-                        ('end offsets of tasks', body.task_end_offsets), ('warm-up tasks', body.warmup_tasks or None)):
-        if value is not None:
-            raise invalid(f'found {name}, which this version of the protocol does not support')
-    for name, value in (('member id', body.member_id), ('group id', body.group_id), ('rack id', body.rack_id)):
+    """Raise INVALID_REQUEST if a name is blank, or if fields contradict each other."""
+    for name, value in (('member id', body.member_id), ('group id', body.group_id),
+                        ('instance id', body.instance_id), ('rack id', body.rack_id)):
         if value is not None and not value.strip():
             raise invalid(f'the {name} is empty')
     tasks = body.active_tasks, body.standby_tasks, body.warmup_tasks
     if body.member_epoch == JOIN_EPOCH:
         check_join(body, tasks)
-    elif body.member_epoch < LEAVE_EPOCH:
-        raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_EPOCH} or more')
+    elif body.member_epoch < LEAVE_FOR_A_WHILE_EPOCH:
+        raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_FOR_A_WHILE_EPOCH} or more')
+    elif body.member_epoch == LEAVE_FOR_A_WHILE_EPOCH and body.instance_id is None:
+        raise invalid('found a member without an instance id that leaves temporarily, expected a static member')
     elif body.topology is not None:
         raise invalid(f'found a topology with member epoch {body.member_epoch}, expected none')
     if None in tasks and tasks != (None, None, None):

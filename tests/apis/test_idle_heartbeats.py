@@ -82,12 +82,12 @@ class Side:
         epoch = self.epochs.get(member, 0)
         names = [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']
         fields = {'member_epoch': {'join': 0, 'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
-        if self.kind == 'streams':
-            return fields | self.streams_fields_of(action, member, number, names)
-        if action == 'join' and self.kind == 'consumer' and number > 2:
+        if action == 'join' and self.kind != 'share' and number > 2:
             self.static.add(member)
         if member in self.static and (action == 'join' or number > 2):
             fields['instance_id'] = f'instance-{member if number < 4 or action == "join" else 0}'
+        if self.kind == 'streams':
+            return fields | self.streams_fields_of(action, member, number, names)
         if action == 'join':
             fields['subscribed_topic_names'] = names
             if self.kind == 'consumer':
@@ -224,10 +224,11 @@ def test_an_idle_heartbeat_prolongs_the_session(idle):
     assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_that_names_its_instance_is_idle_and_one_that_names_another_is_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize('kind', ['consumer', 'streams'])
+def test_a_static_member_that_names_its_instance_is_idle_and_one_that_names_another_is_not(tmp_path, monkeypatch, kind):
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
-        side.begin('consumer', 1, 'g')
+        side.begin(kind, 1, 'g')
         side.act('join', 0, 4)
         side.act('join', 1, 4)
         for _ in range(3):

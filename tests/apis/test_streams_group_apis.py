@@ -77,6 +77,30 @@ def test_a_malformed_topology_is_refused_and_changes_nothing(beat, parts, code):
     assert send(**BEAT).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+@pytest.mark.parametrize('fields', [
+    pytest.param({'instance_id': ' '}, id='a blank instance id'),
+    pytest.param({'member_epoch': -2}, id='a member without an instance id that leaves temporarily'),
+    pytest.param({'member_epoch': -3, 'instance_id': 'i'}, id='an epoch below -2'),
+    pytest.param({'warmup_tasks': []}, id='tasks of one role'),
+    pytest.param({'task_offsets': [{'subtopology_id': '0', 'partition': 0, 'offset': 1}] * 2}, id='an offset twice'),
+])
+def test_fields_that_contradict_each_other_are_refused(beat, fields):
+    send = beat()
+    send(**JOIN, topology=topology(part()))
+    assert send(**{**BEAT, **fields}).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_static_member_may_leave_temporarily_and_report_warm_up_tasks_and_offsets(beat):
+    send = beat()
+    offsets = [{'subtopology_id': '0', 'partition': 0, 'offset': 7}]
+    static = {'instance_id': 'i', 'task_offsets': offsets, 'task_end_offsets': offsets}
+    assert send(**JOIN, **static, topology=topology(part())).error_code == ErrorCode.NONE
+    warm = {**TASKS, 'warmup_tasks': [{'subtopology_id': '0', 'partitions': [0]}]}
+    assert send(**BEAT, **static, **warm).error_code == ErrorCode.NONE
+    away = send(**{**BEAT, 'member_epoch': -2}, instance_id='i')
+    assert (away.error_code, away.member_epoch) == (ErrorCode.NONE, -2)
+
+
 def statuses(answer):
     assert answer.error_code == 0, answer.error_message
     return {status.status_code: status.status_detail for status in answer.status}

@@ -6,7 +6,7 @@ from support.worlds.group_coordinator import GROUP, Answer, World
 from support.worlds.streams_groups import StreamsClient, active_tasks, statuses, streams_group, topology
 
 from kbroker.base.errors import ErrorCode
-from kbroker.group.streams.member import DescriptionEpochs
+from kbroker.group.streams.member import OFFSET_BYTES, DescriptionEpochs
 from kbroker.group.streams.topology import Status
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
@@ -228,6 +228,149 @@ def endpoints_in(answer):
     return answer.value.endpoint_information_epoch, None if endpoints is None else {
         each.user_endpoint.host: [(topic.topic, topic.partitions) for topic in each.active_partitions]
         for each in endpoints}
+
+
+# Static members
+
+
+def tag(key):
+    return StreamsGroupHeartbeatRequest.KeyValue(key=key, value='a')
+
+
+def restarted(world, member_id='a2', instance='one', **options):
+    return StreamsClient(world, member_id, **{'process': 'process-a', **options}, instance=instance)
+
+
+def test_a_static_member_that_comes_back_has_its_tasks_at_once_without_a_new_epoch():
+    world = world_of()
+    a, b = StreamsClient(world, 'a', instance='one'), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    kept = active_tasks(a.heartbeat({'0': {0, 1}}))
+    a.heartbeat(kept)
+    b.heartbeat({})
+    epoch = streams_group(world).epoch
+    away = a.leave_for_a_while()
+    assert (away.value.member_id, away.value.member_epoch, last_batch(world)) == ('a', -2, ['22'])
+    world.restart()
+    again = restarted(world)
+    assert active_tasks(again.join()) == kept
+    assert last_batch(world) == ['T22', 'T21', 'T19', '19', '21', '22', '19', '22']
+    assert (streams_group(world).epoch, again.epoch, sorted(streams_group(world).members)) == (
+        epoch, epoch, ['a2', 'b'])
+    assert a.heartbeat().code is ErrorCode.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize('change', [
+    {'process_id': 'other'}, {'rack_id': 'r'}, {'client_tags': [tag('zone')]},
+    {'topology': topology(0)}])
+def test_a_static_member_that_comes_back_otherwise_begins_a_new_epoch(change):
+    world = world_of()
+    a = StreamsClient(world, 'a', declared=topology(1), instance='one')
+    a.join()
+    a.leave_for_a_while()
+    again = restarted(world, declared=topology(1))
+    again.join(**change)
+    assert (streams_group(world).epoch, again.epoch) == (3, 3)
+
+
+def test_an_instance_that_has_not_left_is_not_released_and_an_unknown_one_is_no_member():
+    world = world_of()
+    StreamsClient(world, 'a', instance='one').join()
+    assert restarted(world).join().code is ErrorCode.UNRELEASED_INSTANCE_ID
+    stranger = restarted(world, instance='two')
+    stranger.epoch = 2
+    assert stranger.heartbeat().code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert stranger.leave_for_a_while().code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_stays_away_is_fenced_when_its_session_ends():
+    world = world_of()
+    a = StreamsClient(world, 'a', instance='one')
+    a.join()
+    a.leave_for_a_while()
+    world.advance(45_000)
+    assert streams_group(world).state_name == 'Empty'
+
+
+def test_a_full_group_lets_a_static_member_come_back():
+    world = world_of(group_streams_max_size=1)
+    a = StreamsClient(world, 'a', instance='one')
+    a.join()
+    a.leave_for_a_while()
+    assert StreamsClient(world, 'b').join().code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert restarted(world).join().code is ErrorCode.NONE
+
+
+# Offsets of tasks
+
+
+def offsets(numbers, subtopology='0'):
+    """Return the offsets of tasks, from a mapping of task numbers to offsets."""
+    return [StreamsGroupHeartbeatRequest.TaskOffset(subtopology_id=subtopology, partition=number, offset=offset)
+            for number, offset in numbers.items()]
+
+
+def test_a_member_that_has_reported_the_offset_of_a_task_gets_it_when_its_owner_leaves():
+    world = world_of(partitions=1)
+    a, b, c = (StreamsClient(world, name) for name in 'abc')
+    a.join()
+    b.join()
+    c.join(task_offsets=offsets({0: 70}))
+    a.leave()
+    b.heartbeat({})
+    assert {name: bool(target) for name, target in streams_group(world).targets.items()} == {'b': False, 'c': True}
+
+
+def test_offsets_stay_until_the_member_reports_others_or_leaves():
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    a.join(task_offsets=offsets({0: 1, 1: 2}) + offsets({0: 3}, 'unknown'))
+    group = streams_group(world)
+    with_two = group.held_bytes
+    assert group.task_offsets == {'a': {'0': {0: 1, 1: 2}}}
+    a.heartbeat({})
+    assert streams_group(world).task_offsets == {'a': {'0': {0: 1, 1: 2}}}
+    a.heartbeat(task_offsets=offsets({0: 9}))
+    assert streams_group(world).task_offsets == {'a': {'0': {0: 9}}}
+    assert streams_group(world).held_bytes == with_two - OFFSET_BYTES
+    b = StreamsClient(world, 'b')
+    b.join()
+    a.leave()
+    assert streams_group(world).task_offsets == {}
+    assert streams_group(world).copy().held_bytes == streams_group(world).held_bytes
+
+
+@pytest.mark.parametrize('name', ['task_offsets', 'task_end_offsets'])
+def test_two_offsets_of_a_task_are_refused(name):
+    world = world_of()
+    a = StreamsClient(world, 'a')
+    a.join()
+    twice = offsets({0: 1}) * 2
+    assert a.heartbeat(**{name: twice}).code is ErrorCode.INVALID_REQUEST
+    assert a.heartbeat({}, **{name: offsets({0: 1, 1: 1})}).code is ErrorCode.NONE
+
+
+def test_offsets_without_memory_for_them_are_refused():
+    world = world_of(kbroker_group_memory_max_bytes=1024 * 1024)
+    a = StreamsClient(world, 'a')
+    a.join()
+    many = dict.fromkeys(range(100_000), 0)
+    assert a.heartbeat(task_offsets=offsets(many)).code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert streams_group(world).task_offsets == {}
+
+
+def test_a_member_without_a_required_tag_is_told_so_in_every_answer():
+    world = world_of(group_streams_rack_aware_assignment_tags='zone,rack')
+    a = StreamsClient(world, 'a')
+    tags = [tag('zone')]
+    expected = {Status.MISSING_CLIENT_TAGS: 'Missing required client tags for rack-aware standby assignment: [rack]. '
+                                            "Configure them via 'client.tag.<tagKey>' in your Streams config."}
+    assert statuses(a.join(client_tags=tags)) == statuses(a.heartbeat()) == expected
+    assert streams_group(world).assignment_configs == {
+        'num.standby.replicas': '0', 'rack.aware.assignment.tags': 'zone,rack'}
+    tags.append(tag('rack'))
+    assert statuses(a.join(client_tags=tags)) == {}
 
 
 def test_endpoints_are_sent_to_a_client_that_does_not_know_them():

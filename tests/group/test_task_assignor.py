@@ -9,9 +9,9 @@ from kbroker.group.assignors.sticky import Role, TaskMember, TaskSpec, assign
 ACTIVE, STANDBY = (Role.ACTIVE, '0'), (Role.STANDBY, '0')
 
 
-def member(name, process=None, active=(), standby=()):
+def member(name, process=None, active=(), standby=(), offsets=None):
     return TaskMember(name, process or name, {key: frozenset(tasks) for key, tasks in (
-        (ACTIVE, active), (STANDBY, standby)) if tasks})
+        (ACTIVE, active), (STANDBY, standby)) if tasks}, {'0': offsets} if offsets else {})
 
 
 def run(members, tasks=3, replicas=0, stateful=frozenset('0')):
@@ -37,6 +37,18 @@ def run(members, tasks=3, replicas=0, stateful=frozenset('0')):
     pytest.param([member('m1', 'p', standby=[2]), member('m2', 'p', active=[0, 1]), member('m3', 'q', standby=[2])],
                  {'tasks': 4}, {'m1': {'active': {2}}, 'm2': {'active': {0, 1}}, 'm3': {'active': {3}}},
                  id='a less loaded process with a member of as many tasks'),
+    pytest.param([member('m1', offsets={0: 3}), member('m2', offsets={0: 5})], {'tasks': 1},
+                 {'m1': {}, 'm2': {'active': {0}}}, id='the member with the larger offset'),
+    pytest.param([member('m1', offsets={0: 9}), member('m2', standby=[0], offsets={0: 1})], {'tasks': 1},
+                 {'m1': {}, 'm2': {'active': {0}}}, id='the standby owner before a larger offset'),
+    pytest.param([member('m1', standby=[0]), member('m2', standby=[0], offsets={0: 1})], {'tasks': 1},
+                 {'m1': {}, 'm2': {'active': {0}}}, id='the standby owner with the larger offset'),
+    pytest.param([member('m1', offsets={7: 9}), member('m2')], {'tasks': 1},
+                 {'m1': {'active': {0}}, 'm2': {}}, id='an offset of a task that is gone'),
+    pytest.param([member('m1', 'p', standby=[0]), member('m2', 'q', standby=[0]), member('m3', 'p', active=[0]),
+                  member('m4', 'a')], {'tasks': 1, 'replicas': 1},
+                 {'m1': {}, 'm2': {'standby': {0}}, 'm3': {'active': {0}}, 'm4': {}},
+                 id='the next standby owner if the process of the first has the task'),
     pytest.param([], {}, {}, id='no members'),
 ])
 def test_tasks(members, options, expected):
@@ -54,7 +66,8 @@ def groups(draw):
                 st.sampled_from([*ids, 'gone']), min_size=12, max_size=12)), strict=True):
             key = role, subtopology
             targets[owner][key] = targets[owner].get(key, frozenset()) | {task}
-    members = [TaskMember(one, draw(st.sampled_from('pqr')), targets[one]) for one in ids]
+    offsets = st.dictionaries(st.sampled_from('01'), st.dictionaries(st.integers(0, 6), st.integers(-2, 3)))
+    members = [TaskMember(one, draw(st.sampled_from('pqr')), targets[one], draw(st.just({}) | offsets)) for one in ids]
     return TaskSpec(members, tasks, frozenset(draw(st.sets(st.sampled_from('01')))), draw(st.integers(0, 2)))
 
 

@@ -61,7 +61,8 @@ def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
 
     # Java writes an IP address that has no host name as `/` and the address. Responses and rows have the client's host
     # in this form.
-    call = Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe)
+    call = Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe,
+                version=request.version)
     request.node.groups.heartbeats(kind.group_type, body.group_id).submit(call, Callback(done))
 
 

@@ -1,9 +1,9 @@
 """The handler that reads and answers heartbeats of idle members without decoding them to a message object.
 
-Most heartbeats only name the group, the member and its epoch, and change nothing. A static member of a consumer group
-also sends its instance id. A member of a streams group also sends the epoch of the endpoints that it knows.
-`group/modern/idle_members` decides whether a heartbeat with only these fields changes nothing. All other heartbeats are
-decoded and run as operations in a turn of their group.
+Most heartbeats only name the group, the member and its epoch, and change nothing. A static member of a consumer or
+streams group also sends its instance id. A member of a streams group also sends the epoch of the endpoints that it
+knows. `group/modern/idle_members` decides whether a heartbeat with only these fields changes nothing. All other
+heartbeats are decoded and run as operations in a turn of their group.
 """
 from functools import partial
 
@@ -54,8 +54,8 @@ cdef class HeartbeatHandler(Handler):
     them to `heartbeat_calls.serve`.
 
     A request begins with the group id, the member id and the member epoch. In a streams group, the next field is the
-    epoch of the endpoints that the member knows; in a consumer group, it is the instance id. All versions of the
-    messages are flexible.
+    epoch of the endpoints that the member knows. In consumer and streams groups, the next field is the instance id. All
+    versions of the messages are flexible.
     """
     cdef DecodingHandler whole
     cdef str kind
@@ -68,7 +68,7 @@ cdef class HeartbeatHandler(Handler):
         self.whole = DecodingHandler(partial(serve, kind), request_name)
         self.kind = kind.group_type
         self.request_name = request_name
-        self.has_instance_id = self.kind == 'consumer'
+        self.has_instance_id = self.kind in ('consumer', 'streams')
         self.has_endpoints = self.kind == 'streams'
         self.tails = []
 
@@ -91,7 +91,7 @@ cdef class HeartbeatHandler(Handler):
             sender.epoch = read_int32(take(body, 4))
             if self.has_endpoints:
                 endpoint_epoch = read_int32(take(body, 4))
-            elif self.has_instance_id:
+            if self.has_instance_id:
                 sender.instance_id = take_text(body, LONGEST_STRING_BYTES, True)
         except ProtocolError:
             return False

@@ -23,6 +23,10 @@ class Role(StrEnum):
     WARMUP = 'warmup'
 
 
+IS_STANDBY, HAS_REPORTED = range(2)
+"""The ranks of a task's former standby owners: the member has the task as a standby task, or has only reported its
+offset."""
+
 Key = tuple[Role, str]
 """The role of tasks and the id of their subtopology. `reconcile` uses the same key."""
 Tasks = dict[Key, frozenset[int]]
@@ -38,6 +42,9 @@ class TaskMember:
     process_id: str
     target: Mapping[Key, frozenset[int]] = field(default_factory=dict)
     """The tasks that the previous assignment gave to the member."""
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """The offsets that the member has reported for tasks whose state it has on the disk, by subtopology id and task
+    number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +150,42 @@ class _Assigning:
             process.members.append(found)
         self._had_active: dict[_Task, _Member] = {}
         self._had_standby: dict[_Task, list[_Member]] = {}
+        """Maps each task to its former standby owners: the members with a standby task, then those that have only
+        reported an offset, each by descending offset."""
         active = sum(spec.tasks.values())
         standby = spec.standby_replicas * sum(spec.tasks[name] for name in spec.tasks if name in spec.stateful)
         self._active_quota = _Quota(active, len(self._members))
         self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
-        """Build indexes from each task to the members that have it in their previous targets."""
+        """Build indexes from each task to the members that have it in their previous targets, or have reported an
+        offset of it."""
+        has_offsets = any([member.offsets for member in self._spec.members])
+        former: dict[_Task, list[tuple[int, int, _Member]]] = {}
         for member in sorted(self._spec.members, key=lambda member: member.member_id):
             found = self._members[member.member_id]
             for (role, subtopology), tasks in member.target.items():
                 for task in tasks if role is not Role.WARMUP else ():
                     if role is Role.ACTIVE:
                         self._had_active[subtopology, task] = found
+                    elif has_offsets:
+                        offset = member.offsets.get(subtopology, {}).get(task, 0)
+                        former.setdefault((subtopology, task), []).append((IS_STANDBY, -offset, found))
                     else:
                         self._had_standby.setdefault((subtopology, task), []).append(found)
                     if self._pace.spend():
                         yield
+            for subtopology, offsets in member.offsets.items():
+                standby = member.target.get((Role.STANDBY, subtopology), frozenset())
+                for task, offset in offsets.items():
+                    if task not in standby:
+                        former.setdefault((subtopology, task), []).append((HAS_REPORTED, -offset, found))
+                    if self._pace.spend():
+                        yield
+        for each, candidates in former.items():
+            self._had_standby[each] = [found for *_, found in sorted(candidates, key=lambda one: one[:2])]
+            if self._pace.spend(len(candidates)):
+                yield
 
     def assign_active(self) -> Generator[None, None, None]:
         """Give active tasks back to their previous owners, then to members that had them as standby tasks. Spread the
@@ -212,18 +238,14 @@ class _Assigning:
         """Return the previous standby owner with the least load; None if there is none.
 
         As in Kafka, the owners are compared in turn. An owner replaces the best owner so far if its process has a lower
-        load and the owner itself has fewer tasks. With `lacking`, only an owner whose process does not have the task
-        can be returned. The first owner is compared with the next ones even if its process has the task.
+        load and the owner itself has fewer tasks. With `lacking`, owners whose process has the task are skipped.
         """
-        owners = self._had_standby.get(task)
-        if owners is None:
-            return None
-        best = owners[0]
-        for owner in owners[1:]:
-            if owner.process.load() < best.process.load() and owner.size < best.size and not (
-                    lacking and task in owner.process.tasks):
+        best = None
+        for owner in self._had_standby.get(task, ()):
+            if not (lacking and task in owner.process.tasks) and (best is None or (
+                    owner.process.load() < best.process.load() and owner.size < best.size)):
                 best = owner
-        return None if lacking and task in best.process.tasks else best
+        return best
 
     def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
         """Assign each task to the least loaded processes that do not have it yet. `left` maps the task to the number of

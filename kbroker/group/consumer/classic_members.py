@@ -20,7 +20,7 @@ from kbroker.base.long_work import result_of
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE
 from kbroker.group.classic.membership import Membership
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.consumer.heartbeat import ConsumerDraft, renamed, static_member
+from kbroker.group.consumer.heartbeat import ConsumerDraft
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember
 from kbroker.group.consumer.migration import DISABLED, Migration, without_consumer_fields
 from kbroker.group.deadlines import JOIN, SYNC
@@ -29,6 +29,7 @@ from kbroker.group.kinds import Steps
 from kbroker.group.modern.group import ModernGroup
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, MEMBERS_A_PART, Call, Heartbeats, Kind, Place, unknown_member
 from kbroker.group.modern.reconcile import State
+from kbroker.group.modern.static_members import renamed, static_member
 from kbroker.group.turns import Operation, Outcome
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import Pace
 from kbroker.group.assignors import range as range_assignor
@@ -21,17 +20,15 @@ from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import (
     JOIN_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
     Call,
     Draft,
     Kind,
     Place,
-    find_dynamic,
     not_found,
     partitions_reply,
-    unknown_member,
 )
 from kbroker.group.modern.reconcile import reconcile
+from kbroker.group.modern.static_members import find_member, successor
 from kbroker.protocol import messages
 from kbroker.settings.config import Config
 
@@ -134,43 +131,6 @@ def max_size(config: Config) -> int:
     return min(int(config.group_consumer_max_size), MOST_MEMBERS)
 
 
-def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-    """Return the member that sent the request; None for a new member. Find a static member that returns by its instance
-    id.
-
-    Raise UNKNOWN_MEMBER_ID if the group does not have the member. For a static member, raise FENCED_INSTANCE_ID if
-    another member id has its instance id, UNRELEASED_INSTANCE_ID if it joins and the other member has not left.
-    """
-    request = call.request
-    if request.instance_id is None:
-        return find_dynamic(group, call)    # type: ignore[no-any-return]
-    if request.member_epoch != JOIN_EPOCH:
-        return static_member(group, request)
-    known_id = group.instances.get(request.instance_id)
-    if known_id is None:
-        return group.members.get(request.member_id)
-    known = group.members[known_id]
-    if known.classic is None and known.epoch != LEAVE_FOR_A_WHILE_EPOCH:
-        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID,
-                         f'instance {request.instance_id} belongs to {known_id}, which has not left')
-    return known
-
-
-def successor(before: ConsumerMember, request: Any) -> ConsumerMember:
-    """Return the member as it continues after the request. A static member that joins again after it has left, or after
-    it spoke the classic protocol, gets the member id of the request. Any other member is returned unchanged."""
-    if request.instance_id is None or request.member_epoch != JOIN_EPOCH or (
-            before.classic is None and before.epoch != LEAVE_FOR_A_WHILE_EPOCH):
-        return before
-    return renamed(before, request.member_id)
-
-
-def renamed(before: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Return a static member under a new member id. Its member epoch is reset to 0, because the client does not know
-    its assignment."""
-    return replace(before, member_id=member_id, held=replace(before.held, epoch=0, previous_epoch=0))
-
-
 def fields_of(call: Call) -> dict[str, Any]:
     """Return the fields of the member that the request sets, by name."""
     request = call.request
@@ -225,18 +185,6 @@ def is_idle(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Return False if the member is a classic member, or if the group has regular expressions, because it may be time
     to resolve them again. Otherwise, return True."""
     return member.classic is None and not group.regexes
-
-
-def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
-    """Return the static member that sent the request. Raise UNKNOWN_MEMBER_ID if the group does not have its instance
-    id, FENCED_INSTANCE_ID if another member id has this instance id."""
-    known_id = group.instances.get(request.instance_id)
-    if known_id is None:
-        raise unknown_member(group, request.member_id)
-    if known_id != request.member_id:
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID,
-                         f'instance {request.instance_id} belongs to {known_id}, not {request.member_id}')
-    return group.members[known_id]
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.object_memory import memory_of
-from kbroker.group.modern.group import ModernMember
+from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH, ModernMember
 
 Target = Mapping[bytes, frozenset[int]]
 """The partitions that a member should have: maps each topic id to partition numbers."""
@@ -46,6 +46,10 @@ class ConsumerMember(ModernMember[bytes]):
         if self.classic is not None:
             held_bytes += sum([memory_of(name) + len(metadata) for name, metadata in self.classic.protocols])
         return int(held_bytes)
+
+    @property
+    def may_be_succeeded(self) -> bool:
+        return self.classic is not None or self.epoch == LEAVE_FOR_A_WHILE_EPOCH
 
     @property
     def own_session_timeout_ms(self) -> int | None:

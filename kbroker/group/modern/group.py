@@ -22,6 +22,8 @@ NO_ASSIGNMENT_EPOCH = -1
 """The assignment epoch after a tombstone has deleted the row of the assignment epoch."""
 GONE_EPOCH = -1
 """The epoch of a member after a tombstone has deleted the row of its assignment."""
+LEAVE_FOR_A_WHILE_EPOCH = -2
+"""The epoch of a static member that has left temporarily, and the member epoch in the request with which it leaves."""
 NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
 """The memory in bytes of a member with its deadline and an empty assignment, measured on CPython 3.11 with 64 bits."""
@@ -59,6 +61,11 @@ class ModernMember(Generic[Key]):
         for numbers in (self.held.assigned, self.held.pending):
             held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in numbers.values()])
         return held_bytes
+
+    @property
+    def may_be_succeeded(self) -> bool:
+        """True if another member id that joins with the member's instance id replaces the member."""
+        return self.epoch == LEAVE_FOR_A_WHILE_EPOCH
 
     @property
     def own_session_timeout_ms(self) -> int | None:

@@ -20,7 +20,13 @@ from kbroker.group.config import GroupConfig, Timing
 from kbroker.group.deadlines import DELAY, REBALANCE, SESSION, Deadlines
 from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
-from kbroker.group.modern.group import ModernGroup, ModernMember, RowModule, subscription_bytes
+from kbroker.group.modern.group import (
+    LEAVE_FOR_A_WHILE_EPOCH,
+    ModernGroup,
+    ModernMember,
+    RowModule,
+    subscription_bytes,
+)
 from kbroker.group.modern.idle_members import next_interval_ms
 from kbroker.group.modern.reconcile import State
 from kbroker.group.modern.topic_changes import TopicChanges
@@ -32,9 +38,7 @@ log = logging.getLogger(__name__)
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-LEAVE_FOR_A_WHILE_EPOCH = -2
-"""The member epochs in requests of a member that joins, of a member that leaves, and of a static member that leaves
-temporarily."""
+"""The member epochs in requests of a member that joins, and of a member that leaves."""
 
 NO_TIME = 0
 """The assignment time in the row of the assignment epoch of a group whose targets no assignor has computed."""
@@ -54,6 +58,7 @@ class Call(NamedTuple):
     * `may_describe`: the function that returns whether the client may describe a topic.
     * `classic`: the session timeout and the assignors of a consumer that speaks the classic protocol; None for any
       other member.
+    * `version`: the version of the request.
     """
 
     request: Any
@@ -62,6 +67,7 @@ class Call(NamedTuple):
     client_host: str
     may_describe: Callable[[str], bool]
     classic: Any = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,14 @@ from kbroker.group.modern.group import ModernGroup, RowHandler, RowModule
 from kbroker.group.modern.reconciled_group import ReconciledGroup
 from kbroker.group.streams import rows
 from kbroker.group.streams.member import (
+    NO_OFFSETS,
     NO_TOPOLOGY_EPOCH,
     DescriptionEpochs,
     StreamsMember,
     Target,
+    TaskOffsets,
     Topology,
+    offsets_bytes,
     read_topology,
 )
 from kbroker.group.streams.task_holders import TaskHolders
@@ -43,10 +46,13 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         self.configured: ConfiguredTopology | None = None
         """The topology with its numbers of tasks, computed from the topics at `metadata_version`. No row stores it."""
         self.endpoint_epoch = 0
-        """A number that grows whenever a member with an endpoint joins or its tasks change. No row stores it."""
+        """A number that grows whenever the endpoint of a member changes, or the tasks of a member with an endpoint. No
+        row stores it."""
         self.shutdown_by = ''
         """The id of the member that requested the shutdown of the application; empty if no member did. No row stores
         it."""
+        self.task_offsets: dict[str, TaskOffsets] = {}
+        """Maps a member id to the offsets that the member has reported last. No row stores them."""
         self._subtopologies: dict[str, str] = {}
         """Maps each topic to the id of the subtopology that reads it."""
         self._active = TaskHolders[str]()
@@ -64,6 +70,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         twin.configured = self.configured
         twin.endpoint_epoch = self.endpoint_epoch
         twin.shutdown_by = self.shutdown_by
+        twin.task_offsets = self.task_offsets.copy()
         twin._subtopologies = self._subtopologies
         twin._active = self._active.copy()
         twin._in_process = self._in_process.copy()
@@ -93,6 +100,12 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         role, subtopology = key
         return self._in_process.has((process_id, subtopology), number) or (
             role is Role.ACTIVE and self._active.has(subtopology, number))
+
+    def put_task_offsets(self, member_id: str, offsets: TaskOffsets) -> None:
+        """Replace the offsets that a member has reported for its tasks."""
+        self.hold(offsets_bytes(offsets) - offsets_bytes(self.task_offsets.pop(member_id, NO_OFFSETS)))
+        if offsets:
+            self.task_offsets[member_id] = offsets
 
     # Offsets
 
@@ -136,6 +149,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         return self
 
     def index_member(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
+        if before is not None and after is None:
+            self.put_task_offsets(before.member_id, NO_OFFSETS)
         if before is not None and after is not None and (
                 before.held is after.held and before.process_id == after.process_id):
             return

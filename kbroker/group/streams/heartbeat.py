@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,19 +23,22 @@ from kbroker.group.modern.heartbeat import (
     Kind,
     Place,
     assign,
-    find_dynamic,
     not_found,
 )
 from kbroker.group.modern.reconcile import Assigned, reconcile_tasks
+from kbroker.group.modern.static_members import find_member, successor
 from kbroker.group.streams import rows
 from kbroker.group.streams.group import StreamsGroup
 from kbroker.group.streams.member import (
+    NO_OFFSETS,
     NO_TOPOLOGY_EPOCH,
     NOTHING,
     Endpoint,
     StreamsMember,
     Target,
+    TaskOffsets,
     Topology,
+    offsets_bytes,
     read_topology,
 )
 from kbroker.group.streams.topology import ConfiguredTopology, InternalTopic, Status, configure, required_topics
@@ -49,7 +52,11 @@ NO_TIMEOUT = -1
 MOST_TASKS = 100_000
 """The largest number of tasks of a group. A topology with more tasks is refused."""
 STANDBY_REPLICAS = 'num.standby.replicas'
-"""The name that the assignor's config for standby replicas has in the row of the group epoch."""
+RACK_AWARE_TAGS = 'rack.aware.assignment.tags'
+"""The names that the assignor's configs for standby replicas and for client tags have in the row of the group
+epoch."""
+VERSION_WITH_MISSING_TAGS = 1
+"""The first version of StreamsGroupHeartbeat whose responses name missing client tags."""
 
 NO_TOPOLOGY = Topology(NO_TOPOLOGY_EPOCH, ())
 
@@ -71,8 +78,10 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     """The configs of the group, by name, with which targets are computed."""
     shutdown_by: str = ''
     endpoint_changes: int = 0
-    """1 if the heartbeat changes the partitions that can be queried at endpoints, else 0. It is added to the group's
-    `endpoint_epoch`."""
+    """1 if the heartbeat changes the member's endpoint or the partitions that can be queried there, else 0. It is added
+    to the group's `endpoint_epoch`."""
+    task_offsets: TaskOffsets | None = None
+    """The offsets of tasks that the changed member reports; None if the request has no list of them."""
     endpoints: list[Any] | None = None
     """The descriptions of all endpoints and their partitions for the response; None if the client already knows
     them."""
@@ -84,6 +93,12 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
         return [rows.epoch_row(
             self.group.group_id, self.epoch, self.metadata_hash, self.validated_epoch, self.configs,
             self.group.described)]
+
+    def offsets_of(self, member_id: str) -> TaskOffsets:
+        """Return the offsets of tasks that the member has reported last."""
+        if member_id == self.member.member_id and self.task_offsets is not None:
+            return self.task_offsets
+        return self.group.task_offsets.get(member_id, NO_OFFSETS)
 
     @property
     def validated_epoch(self) -> int:
@@ -99,16 +114,18 @@ class StreamsSteps:
     def kind(self) -> Kind:
         """Return the table of functions for streams groups."""
         return Kind(
-            StreamsGroup, StreamsDraft, max_size=max_size, find=find_dynamic, fields=fields_of,
+            StreamsGroup, StreamsDraft, max_size=max_size, find=find_member, fields=fields_of,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
-            reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
+            reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after,
+            successor=successor)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
         """Return whether the group is ready, and a response to the member would have no status."""
         return (group.configured is not None and group.configured.status is None and not group.shutdown_by
                 and group.topology is not None and member.topology_epoch >= group.topology.epoch
                 and group.validated_epoch == group.topology.epoch
-                and self.assignment_configs(group.group_id) == group.assignment_configs)
+                and self.assignment_configs(group.group_id) == group.assignment_configs
+                and not self.missing_tags(member, group.group_id))
 
     # The topology
 
@@ -116,8 +133,9 @@ class StreamsSteps:
         """Configure the topology if it is new, or if its topics may have changed. Return whether the group needs a new
         epoch.
 
-        Raise INVALID_REQUEST if the request's topology or tasks do not match those of the group,
-        STREAMS_INVALID_TOPOLOGY if the topology cannot be configured.
+        Raise INVALID_REQUEST if the request's topology or tasks do not match those of the group, or if it has two
+        offsets of one task. Raise STREAMS_INVALID_TOPOLOGY if the topology cannot be configured,
+        COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the offsets.
         """
         group = draft.group
         if not group.members:
@@ -133,9 +151,22 @@ class StreamsSteps:
             draft.configured = group.configured
         if draft.configured.status is None:
             check_tasks(call.request, draft.configured.tasks)
+        yield from self.take_offsets(draft, call.request)
         draft.configs = self.assignment_configs(group.group_id)
-        return (draft.member is not draft.origin or draft.validated_epoch != group.validated_epoch
+        return (needs_new_targets(draft, call.request) or draft.validated_epoch != group.validated_epoch
                 or draft.configs != group.assignment_configs)
+
+    def take_offsets(self, draft: StreamsDraft, request: Any) -> Steps[None]:
+        """Keep the offsets of tasks that the request reports in the draft. Skip those of unknown subtopologies."""
+        known = {part.subtopology_id for part in draft.topology.subtopologies}
+        if request.task_offsets is not None:
+            draft.task_offsets = yield from read_offsets(request.task_offsets, known)
+            before = draft.group.task_offsets.get(draft.member.member_id, NO_OFFSETS)
+            more_bytes = offsets_bytes(draft.task_offsets) - offsets_bytes(before)
+            if more_bytes > 0:
+                self.place.shard.memory.check(more_bytes)
+        if request.task_end_offsets is not None:
+            yield from read_offsets(request.task_end_offsets, ())
 
     def topology_of(self, draft: StreamsDraft, call: Call) -> Topology:
         """Return the group's topology. If the group has no topology yet, use the request's topology, and add its row to
@@ -170,7 +201,19 @@ class StreamsSteps:
 
     def assignment_configs(self, group_id: str) -> dict[str, str]:
         """Return the configs in force for a group, by name, with which targets are computed."""
-        return {STANDBY_REPLICAS: str(self.place.group_config(group_id).streams_num_standby_replicas)}
+        config = self.place.group_config(group_id)
+        configs = {STANDBY_REPLICAS: str(config.streams_num_standby_replicas)}
+        if config.streams_rack_aware_assignment_tags:
+            configs[RACK_AWARE_TAGS] = ','.join(config.streams_rack_aware_assignment_tags)
+        return configs
+
+    def missing_tags(self, member: StreamsMember, group_id: str) -> list[str]:
+        """Return the client tags that the group's configs require and the member does not have."""
+        required = self.place.group_config(group_id).streams_rack_aware_assignment_tags
+        if not required:
+            return []
+        has = {key for key, _ in member.tags}
+        return [tag for tag in required if tag not in has]
 
     # Targets
 
@@ -205,7 +248,8 @@ class StreamsSteps:
         pace, members = Pace(), []
         for member in draft.members():
             members.append(TaskMember(member.member_id, member.process_id,
-                                      draft.stored_target(member.member_id) or NOTHING))
+                                      draft.stored_target(member.member_id) or NOTHING,
+                                      draft.offsets_of(member.member_id)))
             if pace.spend():
                 yield
         stateful = frozenset(part.subtopology_id for part in draft.topology.subtopologies if part.changelogs)
@@ -227,8 +271,8 @@ class StreamsSteps:
             if held != draft.origin.held:
                 draft.member = replace(member, held=held)
                 draft.rows.append(rows.current_row(group.group_id, member.member_id, held))
-        draft.endpoint_changes = int(draft.member.endpoint is not None and (
-            call.request.member_epoch == JOIN_EPOCH or draft.has_other_assignment))
+        draft.endpoint_changes = int(draft.member.endpoint != draft.origin.endpoint or (
+            draft.member.endpoint is not None and draft.member.held.assigned != draft.origin.held.assigned))
         if group.endpoint_epoch + draft.endpoint_changes != call.request.endpoint_information_epoch:
             draft.endpoints = yield from self.describe_endpoints(draft)
         if group.topology is None:
@@ -273,7 +317,7 @@ class StreamsSteps:
             endpoint_information_epoch=draft.group.endpoint_epoch + draft.endpoint_changes,
             partitions_by_user_endpoint=draft.endpoints,
             status=[response_class().Status(status_code=status, status_detail=detail)
-                    for status, detail in self.statuses(draft)])
+                    for status, detail in self.statuses(draft, call.version)])
         if call.request.member_epoch == JOIN_EPOCH or draft.has_other_assignment:
             for role in Role:
                 setattr(response, f'{role}_tasks', [
@@ -281,19 +325,25 @@ class StreamsSteps:
                     for (each, subtopology), numbers in member.held.assigned.items() if each is role])
         return StreamsReply(response, draft.configured.missing)
 
-    def statuses(self, draft: StreamsDraft) -> Iterator[tuple[Status, str]]:
-        """Yield (status, explanation) for each condition that prevents the group or the member from working."""
+    def statuses(self, draft: StreamsDraft, version: int) -> Iterator[tuple[Status, str]]:
+        """Yield (status, explanation) for each condition that prevents the group or the member from working, in the
+        order of Kafka."""
         if draft.member.topology_epoch < draft.topology.epoch:
             yield Status.STALE_TOPOLOGY, (f"The member's topology epoch {draft.member.topology_epoch} is behind the "
                                           f"group's topology epoch {draft.topology.epoch}.")
+        if draft.assignment_epoch < draft.epoch:
+            reason = 'initial rebalance delay' if self.is_delayed(draft.group.group_id) else 'assignment interval'
+            yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
         if draft.configured.status is not None:
             yield draft.configured.status, draft.configured.detail
         if draft.shutdown_by:
             yield Status.SHUTDOWN_APPLICATION, (f'Streams group member {draft.shutdown_by} encountered a fatal error '
                                                 'and requested a shutdown for the entire application.')
-        if draft.assignment_epoch < draft.epoch:
-            reason = 'initial rebalance delay' if self.is_delayed(draft.group.group_id) else 'assignment interval'
-            yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
+        missing = self.missing_tags(draft.member, draft.group.group_id)
+        if missing and version >= VERSION_WITH_MISSING_TAGS:
+            yield Status.MISSING_CLIENT_TAGS, (
+                f'Missing required client tags for rack-aware standby assignment: [{", ".join(missing)}]. Configure '
+                "them via 'client.tag.<tagKey>' in your Streams config.")
 
     def after(self, draft: StreamsDraft, _call: Call) -> None:
         """Set the fields that no row stores in the group, because the rows of the heartbeat have been applied."""
@@ -302,6 +352,8 @@ class StreamsSteps:
             group.configured = draft.configured
             group.shutdown_by = draft.shutdown_by
             group.endpoint_epoch += draft.endpoint_changes
+            if draft.task_offsets is not None:
+                group.put_task_offsets(draft.member.member_id, draft.task_offsets)
 
 
 def max_size(config: Config) -> int:
@@ -327,9 +379,12 @@ def fields_of(call: Call) -> dict[str, Any]:
         fields['topology_epoch'] = request.topology.epoch
     if request.user_endpoint is not None:
         fields['endpoint'] = Endpoint(request.user_endpoint.host, request.user_endpoint.port)
+    elif request.member_epoch == JOIN_EPOCH:
+        fields['endpoint'] = None
     if request.client_tags is not None:
         fields['tags'] = tuple(sorted((tag.key, tag.value) for tag in request.client_tags))
-    for name, value in (('rack_id', request.rack_id), ('process_id', request.process_id)):
+    for name, value in (('instance_id', request.instance_id), ('rack_id', request.rack_id),
+                        ('process_id', request.process_id)):
         if value is not None:
             fields[name] = value
     return fields
@@ -342,6 +397,36 @@ def farewell(request: Any) -> StreamsReply:
 def response_class() -> Any:
     """Return the class of the response. The class is built when it is first used, not when this module is imported."""
     return messages.StreamsGroupHeartbeatResponse
+
+
+def needs_new_targets(draft: StreamsDraft, request: Any) -> bool:
+    """Return whether the changes of the member's fields require a new group epoch. As in Kafka, any change does if the
+    request has no instance id. For a static member, only these changes do: the member is new, or has another process,
+    topology epoch, rack or client tag."""
+    member, origin = draft.member, draft.origin
+    if member is origin:
+        return False
+    return draft.before is None or request.instance_id is None or (
+        member.process_id != origin.process_id or member.topology_epoch != origin.topology_epoch
+        or member.rack_id != origin.rack_id or member.tags != origin.tags)
+
+
+def read_offsets(reported: list[Any], known: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
+    """Return the reported offsets of tasks, by subtopology id and task number. Skip subtopologies that are not in
+    `known`.
+
+    Raise INVALID_REQUEST if a task is reported twice.
+    """
+    pace, found = Pace(), dict[str, dict[int, int]]()
+    for each in reported:
+        offsets = found.setdefault(each.subtopology_id, {})
+        if each.partition in offsets:
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'found two offsets of task {each.partition} of subtopology {each.subtopology_id!r}')
+        offsets[each.partition] = each.offset
+        if pace.spend():
+            yield
+    return {subtopology: offsets for subtopology, offsets in found.items() if subtopology in known}
 
 
 def owned_tasks(request: Any) -> Target | None:

@@ -9,7 +9,8 @@ from support.worlds.modern_member import ModernMember, everything
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.group.modern.heartbeat import JOIN_EPOCH
 from kbroker.group.records import GroupRow, read_row
 from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest
 from kbroker.record.records import decode_records

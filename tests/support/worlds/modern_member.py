@@ -33,7 +33,7 @@ class ModernMember:
             'group_id': self.group_id, 'member_id': self.member_id, 'member_epoch': self.epoch, **fields})
         names = getattr(request, 'subscribed_topic_names', None)
         call = Call(request, None if names is None else frozenset(names), self.member_id, '/127.0.0.1',
-                    self.may_describe)
+                    self.may_describe, version=1)
         answer = Answer()
 
         def done(error: KafkaError | None, reply: Any) -> None:

@@ -8,6 +8,7 @@ from support.worlds.group_coordinator import GROUP, Answer, World
 from support.worlds.modern_member import ModernMember
 
 from kbroker.base.errors import ErrorCode
+from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH
 from kbroker.group.modern.heartbeat import JOIN_EPOCH
 from kbroker.group.streams.group import StreamsGroup
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
@@ -31,19 +32,24 @@ class StreamsClient(ModernMember):
     request_class, kind = Request, 'streams'
 
     def __init__(self, world: World, member_id: str, *, process: str | None = None, group_id: str = GROUP,
-                 rebalance_timeout_ms: int = 300_000, declared: Any = None):
+                 rebalance_timeout_ms: int = 300_000, declared: Any = None, instance: str | None = None):
         super().__init__(world, member_id, group_id)
         self.process = process or f'process-{member_id}'
         self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.instance = instance
         self.topology = topology() if declared is None else declared
 
     def send(self, **fields: Any) -> Answer:
-        return super().send(**{'endpoint_information_epoch': 0, 'shutdown_application': False, **fields})
+        return super().send(**{'endpoint_information_epoch': 0, 'shutdown_application': False,
+                               'instance_id': self.instance, **fields})
 
     def join(self, **fields: Any) -> Answer:
         return self.send(**{'member_epoch': JOIN_EPOCH, 'rebalance_timeout_ms': self.rebalance_timeout_ms,
                             'topology': self.topology, 'active_tasks': [], 'standby_tasks': [], 'warmup_tasks': [],
                             'process_id': self.process, **fields})
+
+    def leave_for_a_while(self) -> Answer:
+        return self.send(member_epoch=LEAVE_FOR_A_WHILE_EPOCH)
 
     def heartbeat(self, active: Tasks | None = None, **fields: Any) -> Answer:
         """Send a heartbeat. Report `active` tasks unless it is None."""
