@@ -106,7 +106,7 @@ def _train(release: str, options: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         kafka = KafkaProcess(pathlib.Path(directory) / 'data', PROMPT, release)
         _run(_java(release, options, 'error', 'kbroker.Training', str(kafka.write_settings()), str(kafka.directory),
-                   kafka.address), TRAINING_LIMIT_S)
+                   kafka.address, _dump_log_segments(release)), TRAINING_LIMIT_S)
 
 
 def run_tool(main_class: str, *arguments: str, release: str = NEWEST) -> str:
@@ -182,8 +182,12 @@ def _tool_machine(release: str) -> ToolMachine:
 def dump_log(*files: pathlib.Path, decode: str | None = None, release: str = NEWEST) -> str:
     """Run kafka-dump-log on files of a partition; `decode` is transaction-log, offsets or cluster-metadata."""
     options = ['--print-data-log', '--deep-iteration', *([f'--{decode}-decoder'] if decode else [])]
-    return run_tool('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)),
-                    release=release)
+    return run_tool(_dump_log_segments(release), *options, '--files', ','.join(map(str, files)), release=release)
+
+
+def _dump_log_segments(release: str) -> str:
+    """Return the class of the tool kafka-dump-log. Kafka 4.3 moved the class."""
+    return 'kafka.tools.DumpLogSegments' if release == '4.2' else 'org.apache.kafka.tools.DumpLogSegments'
 
 
 def _run(command: list[str], limit_s: int) -> str:

@@ -6,7 +6,8 @@ import kafka.Kafka;
 
 /**
  * Loads the classes that Kafka's broker, clients and tools use, so that the virtual machine can archive them when it
- * ends. {@code Training PROPERTIES DIRECTORY ADDRESS} formats the directory, serves it and runs clients on it.
+ * ends. {@code Training PROPERTIES DIRECTORY ADDRESS DUMP_LOG} formats the directory, serves it and runs clients on it.
+ * DUMP_LOG is the class of the tool kafka-dump-log.
  */
 public final class Training {
     private static final String TOOLS = "org.apache.kafka.tools.";
@@ -26,18 +27,23 @@ public final class Training {
             run(Stream.concat(Stream.of((TOOLS + tool).split(" ")), Stream.of("--bootstrap-server", address))
                 .toArray(String[]::new));
         }
-        run(TOOLS + "DumpLogSegments", "--cluster-metadata-decoder", "--files", metadata);
-        // Each scenario sends one batch at a time to a partition. With several, Kafka's producer can wait forever on a slow
-        // machine: its first batch finds a partition without a leader, and the next one is then out of sequence.
+        run(arguments[3], "--cluster-metadata-decoder", "--files", metadata);
+        // Each scenario sends one batch at a time to a partition. With several, Kafka's producer can wait forever on a
+        // slow machine: its first batch finds a partition without a leader, and the next one is then out of sequence.
         run("kbroker.Judge", address, "plain_produce", "group_rebalance", "send_offsets",
             "consumer_protocol_group_rebalance");
         System.exit(0);
     }
 
-    private static void run(String... tool) throws ReflectiveOperationException {
-        int code = ToolRuns.run(List.of(tool));
-        if (code != 0) {
-            System.out.println(String.join(" ", tool) + " exited with " + code);
+    private static void run(String... tool) {
+        String outcome;
+        try {
+            outcome = String.valueOf(ToolRuns.run(List.of(tool)));
+        } catch (ReflectiveOperationException error) {
+            outcome = error.toString();
+        }
+        if (!outcome.equals("0")) {     // the threads of the broker would keep the virtual machine alive
+            System.out.println(String.join(" ", tool) + " exited with " + outcome);
             Runtime.getRuntime().halt(1);
         }
     }
