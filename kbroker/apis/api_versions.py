@@ -15,7 +15,8 @@ reject that level (KIP-1022).
 From version 5 on, a client may send the cluster id and the node id that an earlier Metadata answer gave it for this
 address (KIP-1242). If the address belongs to another cluster or node now, the answer is REBOOTSTRAP_REQUIRED. The
 client then forgets all nodes and begins with `bootstrap.servers` again. A request with only one of the two ids gets
-INVALID_REQUEST. The connection stays open in both cases.
+INVALID_REQUEST. The connection stays open in both cases. Before a login, the broker does not compare the ids, as in
+Apache Kafka: a client that logs in asks again afterwards.
 """
 from __future__ import annotations
 
@@ -37,9 +38,13 @@ NO_NODE = -1
 
 def handle(request: Request, body: Any) -> Any:
     metadata = request.node.metadata
-    error = error_of(body, request.version, metadata.cluster_id, metadata.node_id)
-    if error != ErrorCode.NONE:
-        return ApiVersionsResponse(error_code=int(error))
+    session = request.connection.session
+    is_before_login = session is not None and session.state == LoginState.UNKNOWN
+    if not is_sound(body, request.version):
+        return ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+    expected = body.cluster_id, body.node_id
+    if not is_before_login and expected not in ((None, NO_NODE), (metadata.cluster_id, metadata.node_id)):
+        return ApiVersionsResponse(error_code=int(ErrorCode.REBOOTSTRAP_REQUIRED))
     response = with_ranges(ErrorCode.NONE, apis_under(request.node.config))
     image = metadata.image
     response.supported_features = [
@@ -52,26 +57,18 @@ def handle(request: Request, body: Any) -> Any:
         ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
         for name, level in sorted(image.finalized_features.items())
     ]
-    session = request.connection.session
-    if session is not None and session.state == LoginState.UNKNOWN:
+    if is_before_login:
         session.move(LoginState.INTRODUCED)
     return response
 
 
-def error_of(body: Any, version: int, cluster_id: str, node_id: int) -> ErrorCode:
-    """Return the error of a request to the node `node_id` of the cluster `cluster_id`, or NONE.
+def is_sound(body: Any, version: int) -> bool:
+    """Return whether the names of the software match the pattern, and either both ids are given or none is.
 
     An empty cluster id is an id, and so is each node id but -1.
     """
-    if version >= 3:
-        for value in (body.client_software_name, body.client_software_version):
-            if SOFTWARE.fullmatch(value) is None:
-                return ErrorCode.INVALID_REQUEST
-    if (body.cluster_id is None) != (body.node_id == NO_NODE):
-        return ErrorCode.INVALID_REQUEST
-    if body.cluster_id is not None and (body.cluster_id, body.node_id) != (cluster_id, node_id):
-        return ErrorCode.REBOOTSTRAP_REQUIRED
-    return ErrorCode.NONE
+    names = (body.client_software_name, body.client_software_version) if version >= 3 else ()
+    return all(map(SOFTWARE.fullmatch, names)) and (body.cluster_id is None) == (body.node_id == NO_NODE)
 
 
 def with_ranges(code: ErrorCode, apis: list[Api]) -> Any:

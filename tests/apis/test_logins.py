@@ -64,15 +64,23 @@ def test_a_login_by_plain_gives_the_connection_its_principal(client):
     assert len(client.ask(metadata(), 12).brokers) == 1
 
 
-def test_a_client_that_expected_another_cluster_may_ask_for_the_versions_again(broker):
+def test_the_expected_cluster_is_compared_only_after_the_login(broker):
+    """Apache Kafka 4.4.0 does the same: a client may fail a login whose ApiVersions has an unexpected error."""
+    elsewhere, half, right = (
+        messages.ApiVersionsRequest(client_software_name='x', client_software_version='1', cluster_id=cluster_id,
+                                    node_id=node_id)
+        for cluster_id, node_id in (('other', 1), (None, 1), (broker.metadata.cluster_id, broker.metadata.node_id)))
     connection = connect(broker)
-    expected = messages.ApiVersionsRequest(client_software_name='x', client_software_version='1', cluster_id='other',
-                                           node_id=BROKER)
-    for request, code, state in ((expected, ErrorCode.REBOOTSTRAP_REQUIRED, LoginState.UNKNOWN),
-                                 (versions(), ErrorCode.NONE, LoginState.INTRODUCED)):
+    for request, code, state in ((half, ErrorCode.INVALID_REQUEST, LoginState.UNKNOWN),
+                                 (elsewhere, ErrorCode.NONE, LoginState.INTRODUCED)):
         broker.send(connection, frame_of(request, 5))
         assert connection.replies[-1][4:6] == code.to_bytes(2)
         assert (connection.session.state, connection.is_leaving) == (state, False)
+    client = Client(broker)
+    client.log_in()
+    assert [client.ask(request, 5).error_code for request in (elsewhere, half, right)] == [
+        ErrorCode.REBOOTSTRAP_REQUIRED, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+    assert len(client.ask(metadata(), 12).brokers) == 1
 
 
 def test_a_login_by_tokens_without_headers(broker, client):
