@@ -618,7 +618,7 @@ def update_features(peer: RawPeer) -> None:
         peer.prepare_until(
             lambda answer: {row.name: row.max_version_level for row in answer.finalized_features
                             if row.name in wanted} == {name: level for name, level in wanted.items() if level},
-            'ApiVersions', client_software_name='judge', client_software_version='1')
+            'ApiVersions', 4, client_software_name='judge', client_software_version='1')
 
     for version in range(3):
         for name in (

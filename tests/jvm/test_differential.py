@@ -257,7 +257,7 @@ def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses
 def served(address):
     """Return {API key: (lowest version, highest version)} from the broker's answer to ApiVersions."""
     peer = RawPeer(address, '')
-    answer = peer.ask('ApiVersions', client_software_name='judge', client_software_version='1')
+    answer = peer.ask('ApiVersions', 4, client_software_name='judge', client_software_version='1')
     peer.close()
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
