@@ -41,6 +41,8 @@ def records_of_updates(updates: Iterable[FeatureUpdate], finalized: Mapping[str,
                        supported: Mapping[str, tuple[int, int]]) -> list[Any]:
     """Return a record for each level that changes, with metadata.version first.
 
+    Apache Kafka also writes a record for each named feature whose level stays. Such a record changes nothing.
+
     If one update is not allowed, refuse all updates: raise KafkaError INVALID_UPDATE_VERSION. Raise INVALID_REQUEST if
     a feature is named twice.
     """

@@ -8,9 +8,10 @@ from controller_directory import DATA, ControllerDirectory, create_topic
 from kbroker.metadata import directory as directory_module
 from kbroker.metadata import topic_operations as operations_module
 from kbroker.metadata.batches import decode_batch, encode_control, encode_data
-from kbroker.metadata.features import record_version
+from kbroker.metadata.directory import feature_levels
+from kbroker.metadata.features import RELEASES, record_version
 from kbroker.protocol.codec import encode
-from kbroker.protocol.messages import LeaderChangeMessage, NoOpRecord
+from kbroker.protocol.messages import FeatureLevelRecord, LeaderChangeMessage, NoOpRecord
 from kbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
 from kbroker.record.batch import encode_batch, iter_batches, set_base_offset
 
@@ -25,6 +26,9 @@ BATCHES = {title: data for title, data in VECTORS.items() if data[0] == 0}
 FIRST_BATCH = 'LeaderChange + KRaftVersion 1 + KRaftVoters, offsets 0-2, epoch 1 (first start after --standalone)'
 STATIC_FIRST_BATCH = 'LeaderChange, offset 0, epoch 1 (kraft.version 0, or 1 with no voters update)'
 FORMAT_SNAPSHOT = "whole 00000000000000000000-0000000000.checkpoint of 'format --standalone' (4.4)"
+UPGRADE_BATCH = (
+    "batch of 'kafka-features upgrade --release-version 4.4', offsets 502-508, epoch 3 (4.4.0; a NoOp was queued)"
+)
 TOPIC_BATCH = 'topic creation batch, offsets 65-67, epoch 1 (Topic, Config, Partition)'
 
 
@@ -62,7 +66,7 @@ def test_batches_are_read_and_written_to_the_byte(title: str) -> None:
         place = {
             'base_offset': header.base_offset,
             'epoch': header.partition_leader_epoch,
-            'timestamp_ms': TIMESTAMP_MS,
+            'timestamp_ms': header.base_timestamp_ms,
         }
         again += (
             encode_control(records, **place)
@@ -70,6 +74,13 @@ def test_batches_are_read_and_written_to_the_byte(title: str) -> None:
             else encode_data(records, metadata_version=30, **place)
         )
     assert bytes(again) == BATCHES[title]
+
+
+def test_kafka_upgrades_to_4_4_by_a_record_for_each_feature() -> None:
+    ((header, batch),) = iter_batches(VECTORS[UPGRADE_BATCH])
+    records = decode_batch(header, batch)
+    assert feature_levels(records) == RELEASES['4.4']
+    assert [record for record in records if not isinstance(record, FeatureLevelRecord)] == [NoOpRecord()]
 
 
 def first_batch(node: ControllerDirectory) -> bytes:
