@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from support.brokers.broker_process import BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess
+from support.kafka.apache_kafka import NEWEST, KafkaProcess
 from support.runner.free_ports import free_port
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule'
@@ -41,8 +41,8 @@ class AuthorizedKafka(KafkaProcess):
     """An Apache Kafka process whose clients log in. Its controller uses a second listener without logins."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str], users: Iterable[str],
-                 super_users: Iterable[str]):
-        super().__init__(directory)
+                 super_users: Iterable[str], release: str = NEWEST):
+        super().__init__(directory, release=release)
         controller = f'127.0.0.1:{free_port()}'
         self.settings = {
             **settings,
