@@ -18,6 +18,8 @@ from support.kafka.beside_kafka import at_once, running
 from support.runner.free_ports import free_port
 
 from kbroker.base.errors import ErrorCode
+from kbroker.metadata.offline import changed_directory
+from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.record.batch import encode_batch
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.mechanisms import HANDLER, JAAS, JWKS_URL, LOGIN_MODULES, VALIDATOR
@@ -97,6 +99,13 @@ def await_acls(admin, count):
         assert time.monotonic() < deadline
 
 
+def code_of_list_offsets(peer):
+    """Return the error code of a request that needs the right to describe `orders`."""
+    answer = peer.ask('ListOffsets', 9, replica_id=-1, topics=[
+        dict(name='orders', partitions=[dict(partition_index=0, timestamp=-1)])])
+    return answer.topics[0].partitions[0].error_code
+
+
 def on_both(addresses, ask, user=ADMIN):
     """Return the answers of Kafka and of kbroker to what `ask` sends with a peer."""
     def answer(address):
@@ -117,14 +126,32 @@ def test_the_same_hosts_are_refused_for_the_same_reasons(addresses):
 
 @pytest.mark.parametrize('user', RIGHTS)
 def test_a_client_has_the_same_rights_by_ranges(addresses, user):
-    def code(peer):
-        answer = peer.ask('ListOffsets', 9, replica_id=-1, topics=[
-            dict(name='orders', partitions=[dict(partition_index=0, timestamp=-1)])])
-        return answer.topics[0].partitions[0].error_code
-
-    kafka, ours = on_both(addresses, code, user)
+    kafka, ours = on_both(addresses, code_of_list_offsets, user)
     assert kafka == ours
     assert (ours == 0) is (user in ('range', 'host-bits', 'zeros', 'all', 'beside'))
+
+
+def test_a_range_from_before_its_level_is_in_force_on_both_brokers(tmp_path):
+    """Apache Kafka before 4.4 writes such an ACL at metadata.version 30, where no broker of 4.4 does."""
+    directory, users = tmp_path / 'data', [ADMIN, 'range']
+    with AuthorizedBroker(directory, {}, users, [ADMIN]) as broker:
+        with peer_of(broker.address) as admin:
+            admin.create_topic('orders')
+        broker.stop()
+    fields = acl('range', '127.0.0.0/8')
+    with changed_directory(str(directory)) as controller:
+        assert controller.image.metadata_version == 30
+        controller.at_once(controller.commits.write([AccessControlEntryRecord(
+            id=bytes(16), pattern_type=fields.pop('resource_pattern_type'), **fields)]))
+    for process in (AuthorizedKafka(directory, {}, users, [ADMIN], RELEASE),
+                    AuthorizedBroker(directory, {}, users, [ADMIN])):
+        with process as broker:
+            with peer_of(broker.address) as admin, peer_of(broker.address, 'range') as client:
+                await_acls(admin, 1)
+                assert code_of_list_offsets(client) == 0
+                assert created(admin, fields | {'host': '10.0.0.0/8', 'resource_pattern_type': 3})[0][0] == (
+                    ErrorCode.UNSUPPORTED_VERSION)
+            broker.stop()
 
 
 @pytest.mark.parametrize('user', [ADMIN, 'range'])
