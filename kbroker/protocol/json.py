@@ -1,8 +1,8 @@
 """Prints messages as JSON, in the format of Kafka's generated JSON converters and Jackson.
 
-Fields have Kafka's names, and are in the order of the message table. Fields that the version lacks, and tagged fields
-that have their defaults, are omitted. A uuid is printed in base64url without padding, bytes in base64, and a float64
-like Java's Double.toString prints it. There is no white space.
+Fields have Kafka's names, and are in the order of the message table. Fields that the version or Kafka lacks, and tagged
+fields that have their defaults, are omitted. A uuid is printed in base64url without padding, bytes in base64, and a
+float64 like Java's Double.toString prints it. There is no white space.
 """
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JsonWriter:
         return [
             _Field(f'"{kafka_name(field.name)}":', field.name, self._text_of(field, path), field.tag is not None,
                    self._default(field))
-            for field in struct.fields if self._version in field.versions
+            for field in struct.fields if self._version in field.versions and not field.is_private
         ]
 
     def _text_of(self, field: schema.Field, path: str) -> TextOf:

@@ -17,9 +17,9 @@ that the header line names. A line for a field is
 
 `[]type` is an array. `type?` may be null in all versions, `null 2-7` only in versions 2 to 7. A field without versions
 exists in all versions of the message. A tagged field is written only if it differs from its default, to the tag buffer
-at the end of a struct in flexible versions (KIP-482). `inflexible` strings have no compact length even in flexible
-versions (the client id in a request header). A capitalised type is a struct. Its fields are declared one level deeper,
-below the first field of this type.
+at the end of a struct in flexible versions (KIP-482). Tags from FIRST_PRIVATE_TAG on are kbroker's own. `inflexible`
+strings have no compact length even in flexible versions (the client id in a request header). A capitalised type is a
+struct. Its fields are declared one level deeper, below the first field of this type.
 
 Parsing is lazy: the first access only splits the files at their header lines, and the fields of a message are parsed
 when the message is first needed.
@@ -32,6 +32,12 @@ from kbroker.base.lean_dataclasses import dataclass, replace
 
 TABLES = pathlib.Path(__file__).with_name('tables')
 NEVER = 32767       # above every version of a message
+FIRST_PRIVATE_TAG = 10_000
+"""The first tag of the fields that Kafka does not have.
+
+Kafka numbers the tags of a struct from 0 on without gaps, so it never gives such a tag another meaning. Its readers
+skip unknown tags.
+"""
 
 PRIMITIVES: dict[str, object] = {
     'bool': False,
@@ -85,6 +91,11 @@ class Field:
     tag: int | None
     inflexible: bool
     default: object             # None, a number, text, bytes; [] for an array; for a non-null struct a new one
+
+    @property
+    def is_private(self) -> bool:
+        """True if Kafka does not have this field."""
+        return self.tag is not None and self.tag >= FIRST_PRIVATE_TAG
 
     def may_be_null(self, version: int) -> bool:
         return self.null_versions is not None and version in self.null_versions

@@ -2,6 +2,16 @@
 
 `protocol.rows` encodes the same bytes from messages. A transaction writes three rows. Encoding them from messages would
 take longer than all other steps of the transaction.
+
+The tag LAST_PRODUCER_EPOCH_TAG of an Empty row has the epoch with which the client asked for the next one. If the
+answer is lost and the broker restarts, the client asks again with that epoch and gets the same answer. Without the tag,
+it would be fenced, although no other client has taken its place (KAFKA-20357). The row of a new client has no such tag,
+so a restart never lets a fenced client in again.
+
+The tag is kbroker's own, because the released Kafka 4.4 stores no such epoch. A change of a later Kafka adds a tag
+for it, but no release confirms the number and the type of that tag. A guessed number could become that of a field of
+another type, and this Kafka could not read the row. Kafka numbers its tags without gaps and skips unknown tags, so a
+high number is safe. When Kafka replaces the row, the tag is gone, and the client is fenced as in Kafka.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from cpython.bytearray cimport PyByteArray_AS_STRING
@@ -17,6 +27,7 @@ cdef enum:
     FIXED_BYTES = 80            # more than a row takes without its partitions
     TOPIC_OVERHEAD_BYTES = 16   # more than a topic takes without its name and partitions
     MAX_STRING_BYTES = 32767
+    LAST_PRODUCER_EPOCH_TAG = 20357     # after the number of the defect
 
 
 def encode_key(str transactional_id not None):
@@ -36,8 +47,8 @@ def encode_key(str transactional_id not None):
 def encode_value(TransactionRow row not None, int version):
     """Return the value of a row in version 0 or 1.
 
-    Only version 1 has the tagged fields: the previous and next producer id, the next epoch and the client's transaction
-    version.
+    Only version 1 has the tagged fields: the previous and next producer id, the last and next epoch and the client's
+    transaction version.
     """
     cdef list topics = topics_of(row)
     cdef bytearray value = bytearray(value_room(topics))
@@ -151,14 +162,17 @@ cdef uint8_t *write_tags(uint8_t *at, const RowFields *fields) noexcept:
     if fields.next_producer_epoch != NO_PRODUCER_EPOCH:
         at = write_tagged_int16(at, 3, fields.next_producer_epoch)
         count[0] += 1
+    if fields.state == STATUS_EMPTY and fields.last_producer_epoch != NO_PRODUCER_EPOCH:
+        at = write_tagged_int16(at, LAST_PRODUCER_EPOCH_TAG, fields.last_producer_epoch)
+        count[0] += 1
     return at
 
 
-cdef uint8_t *write_tagged_int16(uint8_t *at, uint8_t tag, int16_t number) noexcept:
-    at[0] = tag
-    at[1] = 2
-    write_int16(at + 2, number)
-    return at + 4
+cdef uint8_t *write_tagged_int16(uint8_t *at, int tag, int16_t number) noexcept:
+    at = put_unsigned_varint(at, tag)
+    at[0] = 2
+    write_int16(at + 1, number)
+    return at + 3
 
 
 cdef uint8_t *write_tagged_id(uint8_t *at, uint8_t tag, int64_t producer_id) noexcept:

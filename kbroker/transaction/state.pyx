@@ -141,14 +141,15 @@ cpdef PartitionSet set_of(partitions):
 @cython.final
 @cython.freelist(8)
 cdef class TransactionRow:
-    """The state of a transactional.id at one moment. The log stores all fields except `last_producer_epoch`.
+    """The state of a transactional.id at one moment. The log stores all fields, but `last_producer_epoch` only in Empty
+    rows.
 
     - `previous_producer_id` is the client's producer id before the last step. It differs from the client's current
       producer id only after a rotation.
     - `next_producer_id` is set in a Prepare row if the client's epoch was exhausted. It is the producer id that the
       client gets once the transaction is complete.
-    - `last_producer_epoch` is the client's epoch before the last bump that was sent to the client. It is unknown after
-      a restart.
+    - `last_producer_epoch` is the client's epoch before the last bump that was sent to the client. A restart keeps it
+      if InitProducerId made the bump. After EndTxn, a restart forgets it: a repeated EndTxn does not need it.
 
     In a kept row, `next_producer_id` and `next_producer_epoch` are the client's pair. In any other row,
     `next_producer_epoch` is NO_PRODUCER_EPOCH, and the client's pair is the same as the transaction's pair.

@@ -29,7 +29,7 @@ def value_version(transaction_version: int) -> int:
 def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
     """Return the record for `row`.
 
-    Version 0 has no fields for the previous and next producer id and the client's version.
+    Version 0 has no fields for the previous and next producer id, the last and next epoch and the client's version.
     """
     return encode_key(transactional_id), encode_value(row, version)
 
@@ -82,5 +82,5 @@ def _decode_value(data: bytes) -> TransactionRow:
         frozenset((topic.topic, partition) for topic in value.transaction_partitions or ()
                   for partition in topic.partition_ids),
         value.previous_producer_id, value.next_producer_id,
-        client_transaction_version=value.client_transaction_version,
+        last_producer_epoch=value.last_producer_epoch, client_transaction_version=value.client_transaction_version,
         next_producer_epoch=value.next_producer_epoch)

@@ -2,10 +2,12 @@
 import re
 import shutil
 import time
+from contextlib import closing
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from raw_peer import RawPeer
 from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.clients.librdkafka import LIMIT_S, committed_offset, create_topics, values_of
 from support.clients.raw_client import RawClient
@@ -13,6 +15,7 @@ from support.clients.sample_topic import sample_topic
 from support.kafka.apache_kafka import KafkaProcess, dump_log
 from support.messages.message_builder import build
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -166,3 +169,40 @@ def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_p
         for producer_id in (1001, 1000):
             assert sent_batches(second.address, producer_id) == answers[producer_id]
         second.stop()
+
+
+def bump(address, pair):
+    """Ask for the next epoch of the transactional id `tx`. Return (error code, producer id, producer epoch)."""
+    with closing(RawPeer(address, 'tx')) as peer:
+        peer.prepare('FindCoordinator', 4, coordinator_keys=['tx'], key_type=1)
+        answer = peer.ask_settled('InitProducerId', 4, transactional_id='tx', transaction_timeout_ms=60_000,
+                                  producer_id=pair[0], producer_epoch=pair[1])
+        return answer.error_code, answer.producer_id, answer.producer_epoch
+
+
+def test_the_lost_answer_to_a_bump_is_repeated_after_a_start_unless_kafka_wrote_the_row(tmp_path):
+    """The row has a tag that Kafka skips. Kafka fences the producer; kbroker does so after the next row of Kafka."""
+    directory = tmp_path / 'data'
+    kbroker, kafka = BrokerProcess(directory), KafkaProcess(directory)
+    fenced = ErrorCode.PRODUCER_FENCED, -1, -1
+    with killed_at_the_end(kbroker, kafka):
+        kbroker.start()
+        code, producer_id, epoch = bump(kbroker.address, (-1, -1))
+        assert (code, epoch) == (0, 0)
+        assert bump(kbroker.address, (producer_id, 0)) == (0, producer_id, 1)
+        kbroker.stop()
+        kbroker.start()
+        assert bump(kbroker.address, (producer_id, 0)) == (0, producer_id, 1)
+        kbroker.stop()
+        kafka.start()
+        assert bump(kafka.address, (producer_id, 0)) == fenced
+        assert bump(kafka.address, (producer_id, 1)) == (0, producer_id, 2)
+        kafka.stop()
+        assert kafka.errors() == []
+        text = dump_log(*directory.glob('__transaction_state-*/*.log'))
+        assert not re.search('corrupt|Exception', text), text
+        kbroker.start()
+        assert bump(kbroker.address, (producer_id, 1)) == fenced
+        assert bump(kbroker.address, (producer_id, 2)) == (0, producer_id, 3)
+        assert bump(kbroker.address, (producer_id, 2)) == (0, producer_id, 3)
+        kbroker.stop()

@@ -130,3 +130,8 @@ def test_every_row_and_record_prints_what_json_can_read(name):
 
 def test_a_quota_is_a_number():
     assert json_text(ClientQuotaRecord(key='k', value=1e7), 0) == '{"entity":[],"key":"k","value":1.0E7,"remove":false}'
+
+
+def test_a_field_that_kafka_does_not_have_is_not_printed():
+    own, = (field for field in TransactionLogValue.schema.struct.fields if field.is_private)
+    assert json_text(TransactionLogValue(**{own.name: 5}), 1) == json_text(TransactionLogValue(), 1)

@@ -112,13 +112,6 @@ def test_a_zombie_that_names_its_epoch_is_fenced(world):
     assert world.init('tx-1', 999, 1).error is ErrorCode.PRODUCER_FENCED
 
 
-def test_the_lost_answer_to_an_initialisation_is_not_repeated_after_a_restart(world):
-    producer = producer_of(world.init())
-    world.init('tx-1', *producer)
-    world.crash()
-    assert world.init('tx-1', *producer).error is ErrorCode.PRODUCER_FENCED
-
-
 def test_an_exhausted_epoch_goes_over_to_a_new_producer_id(world):
     at_epoch(world, EXHAUSTED)
     assert world.init() == (NONE, 1001, 0)

@@ -14,7 +14,7 @@ from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for
-from kbroker.transaction.state import TransactionState
+from kbroker.transaction.state import EXHAUSTED_PRODUCER_EPOCH, TransactionState
 from kbroker.transaction.state_log import decode_row, encode_row
 from kbroker.transaction.store import HELD_MS, HELD_RETRY_BACKOFF_MS, MOST_TOGETHER_BYTES
 
@@ -101,6 +101,79 @@ def test_after_a_power_failure_all_partitions_of_a_transaction_agree(committed, 
     ended = {tuple(sorted(set(world.endings(*partition)))) for partition in PARTITIONS}
     assert ended == {{S.COMPLETE_COMMIT: ('COMMIT',), S.COMPLETE_ABORT: ('ABORT',), S.EMPTY: ()}[state]}
     assert not any(producer_of(world.topics.get(*partition), 1000).is_open for partition in PARTITIONS if ended != {()})
+
+
+# The answer to a bump is lost
+
+
+def test_a_bump_whose_answer_was_lost_with_the_broker_is_answered_again():
+    """The producer asks again with the epoch that it knows. A restart once forgot this epoch, and fenced the producer,
+    although no other client had its transactional.id (KAFKA-20357). Apache Kafka still does."""
+    world = World()
+    assert world.init() == (ErrorCode.NONE, 1000, 0)
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.NONE, 1000, 1)
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.NONE, 1000, 1)
+    for _ in range(2):
+        world.crash()
+        assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.NONE, 1000, 1)
+    assert world.init(producer_id=1000, producer_epoch=1) == (ErrorCode.NONE, 1000, 2)
+    world.crash()
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+
+
+def test_a_new_producer_id_whose_answer_was_lost_with_the_broker_is_answered_again():
+    world = World()
+    assert world.init() == (ErrorCode.NONE, 1000, 0)
+    exhaust(world)
+    answer = world.init(producer_id=1000, producer_epoch=EXHAUSTED_PRODUCER_EPOCH)
+    assert answer == (ErrorCode.NONE, 1001, 0)
+    world.crash()
+    assert world.init(producer_id=1000, producer_epoch=EXHAUSTED_PRODUCER_EPOCH) == answer
+    assert world.init(producer_id=1000, producer_epoch=EXHAUSTED_PRODUCER_EPOCH - 1).error is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize('is_exhausted', [False, True])
+def test_a_producer_is_fenced_after_a_restart_if_another_one_has_taken_its_place(is_exhausted):
+    world = World()
+    assert world.init() == (ErrorCode.NONE, 1000, 0)
+    epoch = exhaust(world) if is_exhausted else 0
+    assert world.init() == ((ErrorCode.NONE, 1001, 0) if is_exhausted else (ErrorCode.NONE, 1000, 1))
+    world.crash()
+    assert world.init(producer_id=1000, producer_epoch=epoch) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+
+
+@pytest.mark.parametrize(('next_step', 'code'), [
+    (lambda world: world.add((1000, 1), ('orders', 0), version=2), ErrorCode.CONCURRENT_TRANSACTIONS),
+    (lambda world: world.end((1000, 1), False, version=2), ErrorCode.PRODUCER_FENCED),
+])
+def test_a_later_step_of_the_producer_shows_that_it_got_the_answer(next_step, code):
+    """An open transaction is aborted first, as for every new producer. Its client then asks again, and is fenced."""
+    world = World()
+    world.init()
+    world.init(producer_id=1000, producer_epoch=0)
+    next_step(world)
+    world.run_until_idle()
+    world.crash()
+    answer = world.init(producer_id=1000, producer_epoch=0)
+    assert answer is None or answer.error is code
+    world.run_until_idle()
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+
+
+def test_rows_below_transaction_version_1_have_no_room_for_the_epoch_before_a_bump():
+    world = World(transaction_version=0)
+    world.init()
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.NONE, 1000, 1)
+    world.crash()
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+
+
+def exhaust(world):
+    """Set the epoch of tx-1 to the last one before a new producer id, as if many transactions had raised it. Return the
+    epoch."""
+    _, metadata = world.coordinator.store.find('tx-1')
+    metadata.current = metadata.current._replace(producer_epoch=EXHAUSTED_PRODUCER_EPOCH)
+    return EXHAUSTED_PRODUCER_EPOCH
 
 
 @pytest.mark.parametrize('kept_batches', [0, 2])

@@ -1,4 +1,5 @@
-"""The rows that the coordinator writes for whole transactions have the same bytes as those of Kafka 4.3."""
+"""The rows that the coordinator writes for whole transactions have the same bytes as those of Kafka 4.3. Only the row
+of a bump has a tag of kbroker's own, too."""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World, producer_to
 
@@ -12,6 +13,9 @@ EMPTY_V0 = '000000000000000003e800000000ea6000ffffffff0000018bcfe56800ffffffffff
 ONGOING_V0 = ('000000000000000003e800030000ea60010000000100066f7264657273000000020000000000000001'
               '0000018bcfe568050000018bcfe56800')
 EMPTY_V1 = '000100000000000003e800000000ea6000000000018bcfe56800ffffffffffffffff01000800000000000003e8'
+BUMPED_V1 = ('000100000000000003e800010000ea6000000000018bcfe56800ffffffffffffffff02000800000000000003e8'
+             '859f01020000')         # tag 20357, 2 bytes, the epoch before the bump
+FENCED_V1 = '000100000000000003e800020000ea6000000000018bcfe56800ffffffffffffffff01000800000000000003e8'
 ONGOING_V1 = ('000100000000000003e800030000ea600102076f7264657273030000000000000001000000018bcfe568050000018bcfe56800'
               '02000800000000000003e802020002')
 PREPARE_COMMIT_V1 = ('000100000000000003e800040000ea600202076f7264657273030000000000000001000000018bcfe568090000018b'
@@ -50,6 +54,14 @@ def test_a_first_initialisation_at_transaction_version_2_names_its_own_id_as_the
     world = World()
     assert world.init() == (ErrorCode.NONE, 1000, 0)
     assert values(world) == [EMPTY_V1]
+
+
+def test_a_bump_keeps_the_epoch_before_it_and_the_row_of_a_new_client_does_not():
+    world = World()
+    world.init()
+    assert world.init(producer_id=1000, producer_epoch=0) == (ErrorCode.NONE, 1000, 1)
+    assert world.init() == (ErrorCode.NONE, 1000, 2)
+    assert values(world) == [EMPTY_V1, BUMPED_V1, FENCED_V1]
 
 
 def test_an_open_transaction_below_transaction_version_1():

@@ -17,7 +17,8 @@ PARTITIONS = st.frozensets(st.tuples(TEXT, st.integers(0, 2**31 - 1)), max_size=
     lambda count: frozenset(('orders', index) for index in range(count)))
 ROWS = st.builds(TransactionRow, st.sampled_from(sorted(STORED)), INT64, st.integers(-1, 32767),
                  st.integers(0, 2**31 - 1), INT64, INT64, PARTITIONS, INT64, INT64,
-                 client_transaction_version=st.integers(0, 3), next_producer_epoch=st.integers(-1, 32767))
+                 st.integers(-1, 32767), client_transaction_version=st.integers(0, 3),
+                 next_producer_epoch=st.integers(-1, 32767))
 
 
 def through_messages(row, version):
@@ -36,6 +37,8 @@ def through_messages(row, version):
         value.next_producer_id = row.next_producer_id
         value.client_transaction_version = row.client_transaction_version
         value.next_producer_epoch = row.next_producer_epoch
+        if row.state is TransactionState.EMPTY:
+            value.last_producer_epoch = row.last_producer_epoch
     return encode_row_value(value, version)
 
 
