@@ -79,8 +79,12 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
 
 
 def describe_group(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return the entries of a group for DescribeConfigs."""
-    return [_entry(config, setting, overrides) for setting in GROUP_SETTINGS.values() if not setting.row.internal]
+    """Return the entries of a group for DescribeConfigs.
+
+    As in Kafka, an internal setting has an entry only if it is set, and the entry has its text as it was written.
+    """
+    return [_entry(config, setting, overrides) for name, setting in GROUP_SETTINGS.items()
+            if not setting.row.internal or name in overrides]
 
 
 def _entry(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> ConfigEntry:
@@ -90,7 +94,7 @@ def _entry(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) 
     else:
         synonyms = config.synonyms(setting.broker_name)
     if row.name in overrides:
-        text: str | None = row.usual_text(overrides[row.name])
+        text: str | None = overrides[row.name] if row.internal else row.usual_text(overrides[row.name])
         synonyms = [Synonym(row.name, text, Source.DYNAMIC_GROUP), *synonyms]
     else:
         text = row.text(default(config, setting))

@@ -162,6 +162,14 @@ def test_a_group_is_described_with_the_origins_of_its_configs():
         'sticky', [Synonym('group.streams.assignors', 'sticky', Source.DEFAULT)])
 
 
+def test_an_internal_config_is_described_only_where_it_is_set():
+    found = {entry.name: entry for entry in describe_group(Config({}), {'streams.num.warmup.replicas': ' 03'})}
+    assert len(found) == 22
+    warmups = found['streams.num.warmup.replicas']
+    assert [(synonym.name, synonym.value) for synonym in warmups.synonyms] == [
+        ('streams.num.warmup.replicas', ' 03'), ('group.streams.num.warmup.replicas', '2')]
+
+
 def test_the_coordinator_reads_the_configs_of_a_group_again_when_they_change():
     world = World()
     assert world.groups.group_config('g') is world.groups.group_config('another')

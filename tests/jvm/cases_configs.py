@@ -8,6 +8,8 @@ from cases_records import case
 from cases_topics import BROKER, DELETE, GROUP, SET, TOPIC, alter, describe
 from raw_peer import RawPeer
 
+from kbroker.settings.config import Config
+from kbroker.settings.group_resources import default
 from kbroker.settings.groups import GROUP_SETTINGS
 from kbroker.settings.rows import Scope, Setting, Type, Update
 from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
@@ -15,6 +17,8 @@ from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 CLUSTER_WIDE = 3
 WITHOUT_SYNONYMS_HERE = ('local.retention.ms', 'local.retention.bytes')
 """Topic settings for which kbroker has no broker setting that gives their default."""
+GROUPS_WITHOUT_SYNONYMS_HERE = tuple(name for name in GROUP_SETTINGS if name.endswith('.assignor.offload.enable'))
+"""Group settings for which kbroker has no broker setting that gives their default."""
 BROKER_ROWS = [
     row
     for row in SETTINGS.values()
@@ -85,10 +89,10 @@ def configs_of_topics_in_unusual_forms(peer: RawPeer) -> None:
 
 @case
 def configs_of_groups_in_unusual_forms(peer: RawPeer) -> None:
-    values = {
-        name: unusual(setting.row, None if setting.broker_name is None else SETTINGS[setting.broker_name].default)
-        for name, setting in GROUP_SETTINGS.items()}
-    values = {name: value for name, value in values.items() if value.strip()}
+    config = Config({})
+    values = {name: unusual(setting.row, default(config, setting)) for name, setting in GROUP_SETTINGS.items()}
+    values = {name: value for name, value in values.items()
+              if value.strip() and name not in GROUPS_WITHOUT_SYNONYMS_HERE}
     set_all(peer, GROUP, peer.topic, values)
     for version in range(1, 5):
         describe(peer, GROUP, peer.topic, version, include_synonyms=True)
