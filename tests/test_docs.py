@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from mkdocs.exceptions import Abort
+from support.kafka.skipped_apis import skipped_keys, skipped_versions
 from support.runner.command_runner import SCRIPTS, install_programs
 from support.runner.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
@@ -283,12 +284,12 @@ def is_in_the_tree(name):
 
 
 def test_an_api_is_served_or_skipped_with_a_reason():
-    text = (ROOT / 'SKIPPED.md').read_text().partition('## APIs')[2].partition('\n## ')[0]
-    skipped = set()
-    for cell in re.findall(r'\(([\d, -]+)\)', text):
-        for part in cell.split(','):
-            first, _, last = part.strip().partition('-')
-            skipped |= set(range(int(first), int(last or first) + 1))
-    served = {int(api.key) for api in served_apis()}
+    skipped, served = skipped_keys(), {int(api.key) for api in served_apis()}
     assert not skipped & served
     assert {int(key) for key in ApiKey} <= skipped | served
+
+
+def test_the_versions_that_are_left_out_are_those_of_served_apis():
+    names = {api.request_class.__name__.removesuffix('Request') for api in served_apis()}
+    assert skipped_versions().keys() <= names | SUPPORTED_FEATURES.keys()
+    assert skipped_versions()['InitProducerId'] == {6}

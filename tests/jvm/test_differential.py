@@ -8,7 +8,6 @@ kbroker is wrong, unless DIFFERENCES has a reason for it.
 from __future__ import annotations
 
 import functools
-import re
 
 import cases_configs
 import cases_groups
@@ -20,7 +19,6 @@ import cases_waiting
 import nullable_texts
 import pytest
 from raw_peer import RawPeer, comparable, differences
-from support.brokers.broker_process import ROOT
 from support.kafka.beside_kafka import both_brokers, unexplained_lines
 
 from kbroker.settings import table as settings
@@ -252,31 +250,3 @@ def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses
         for name in kafka.keys() & ours.keys()
         if (found := differences(kafka[name], ours[name])) and name not in SETTINGS_THAT_DIFFER
     } == {}
-
-
-def served(address):
-    """Return {API key: (lowest version, highest version)} from the broker's answer to ApiVersions."""
-    peer = RawPeer(address, '')
-    answer = peer.ask('ApiVersions', 4, client_software_name='judge', client_software_version='1')
-    peer.close()
-    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-
-
-def left_out_by_skipped():
-    """Return the api keys that SKIPPED.md lists as not served, such as `(17)`, `(38-41)` or `(83-87, 90-92)`."""
-    table = (ROOT / 'SKIPPED.md').read_text().split('## APIs that are not served')[1].split('\n## ')[0]
-    keys = set()
-    for row in table.splitlines():
-        for listed in re.findall(r'\(([\d, -]+)\)', row.partition('| ')[2].partition(' | ')[0]):
-            for item in listed.split(', '):
-                first, _, last = item.partition('-')
-                keys |= set(range(int(first), int(last or first) + 1))
-    return keys
-
-
-def test_what_kafka_serves_and_kbroker_does_not_is_said(addresses):
-    kafka, ours = map(served, addresses)
-    assert ours.keys() <= kafka.keys()
-    assert kafka.keys() - ours.keys() <= left_out_by_skipped()
-    assert not left_out_by_skipped() & ours.keys()
-    assert {key: (kafka[key], ours[key]) for key in ours if ours[key] != kafka[key]} == {}
