@@ -18,6 +18,7 @@ from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.share.partitions import SharePartitions
+from kbroker.group.share.queues import DeadLetterQueues
 from kbroker.group.share.sessions import ShareSessions
 from kbroker.log.clean_stop import Progress, ignore_progress
 from kbroker.log.cleaner import Cleaner
@@ -180,7 +181,7 @@ class Node:
         # The group coordinator starts first. It replays markers, which make a transaction's offsets visible, and the
         # transaction coordinator sends markers when it starts.
         self.groups.start()
-        self.share_partitions.start()
+        self.share_partitions.start(DeadLetterQueues(self.topics, self.config))
         self.transactions.start()
         self._closers.append(self.transactions.stop)
         self.logs.start()
@@ -325,6 +326,9 @@ class Node:
             return
         self.cleaner.stop()
         self.sync_inline()
+        self.share_partitions.stop_dead_letters()
+        self.tick.write()
+        self.flusher.kick()     # the records of durable dead letters become ARCHIVED: the next start need not search
         self.on_progress('finishing the work under way')
         self.metadata.commits.finish()
         self.long_work.finish()

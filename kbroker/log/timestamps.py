@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbroker.base.long_work import Pause, result_of
 from kbroker.log.jobs import Submit, run_inline
@@ -20,6 +20,7 @@ Position = tuple[int, int, int]
 Steps = Generator[Any, None, Position | None]
 """A generator for long work. It returns the Position of the found record, or None."""
 Begin = Callable[[], TimeSearch | None]
+Result = TypeVar('Result')
 
 
 class Searches:
@@ -51,12 +52,27 @@ class Searches:
         try:
             search = begin()
             while search is not None and not search.is_over:
-                result = yield from result_of(partial(self._submit, search.advance))
-                if isinstance(result, BaseException):
-                    raise result
+                yield from self._submitted(search.advance)
             return search
         finally:
             self._end_turn()
+
+    def call(self, job: Callable[[], Result]) -> Generator[Any, None, Result]:
+        """Wait for a turn, call `job` on the worker thread, and return its result. Raise the exception that it raises.
+
+        `job` must only use its arguments and files, because the event loop owns all other state.
+        """
+        yield from self._take_turn()
+        try:
+            return (yield from self._submitted(job))
+        finally:
+            self._end_turn()
+
+    def _submitted(self, job: Callable[[], Result]) -> Generator[Any, None, Result]:
+        result = yield from result_of(partial(self._submit, job))
+        if isinstance(result, BaseException):
+            raise result
+        return result       # type: ignore[no-any-return]
 
     def _take_turn(self) -> Generator[Any, None, None]:
         if self._is_busy:

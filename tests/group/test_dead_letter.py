@@ -155,17 +155,18 @@ def test_the_search_finds_the_wanted_dead_letters_and_no_others():
         stored_bytes(encode_dead_letters(other, letters_without_originals(0, 9, 1, REJECTED), T + 5), 10),
         original(20, b'no dead letter'),
         stored_bytes(encode_dead_letters(SOURCE, letters_without_originals(3, 12, 1, REJECTED), T + 5), 21)))
-    assert find_dead_letters(data, {SOURCE: (T, [(2, 3), (12, 20)])}) == {(SOURCE, 2), (SOURCE, 3), (SOURCE, 12)}
-    assert find_dead_letters(data, {SOURCE: (T + 1, [(2, 3)])}) == {(SOURCE, 3)}, 'dead letters of before'
-    assert find_dead_letters(data, {other: (T + 5, [(7, 7)]), SOURCE: (T + 6, [(0, 99)])}) == {(other, 7)}
-    assert find_dead_letters(data, {Source('src', 2, 'gd2'): (T, [(0, 99)])}) == set()
-    assert find_dead_letters(data, {}) == set()
+    assert find_dead_letters(data, {SOURCE: (T, [(2, 3), (12, 20)])}) == {
+        (SOURCE, 2): T, (SOURCE, 3): T + 5, (SOURCE, 12): T + 5}
+    assert find_dead_letters(data, {SOURCE: (T + 1, [(2, 3)])}) == {(SOURCE, 3): T + 5}, 'dead letters of before'
+    assert find_dead_letters(data, {other: (T + 5, [(7, 7)]), SOURCE: (T + 6, [(0, 99)])}) == {(other, 7): T + 5}
+    assert find_dead_letters(data, {Source('src', 2, 'gd2'): (T, [(0, 99)])}) == {}
+    assert find_dead_letters(data, {}) == {}
 
 
 @pytest.mark.parametrize('configs', [{'compression_type': 'gzip'}, {'message_timestamp_type': 'LogAppendTime'}])
 def test_the_search_finds_dead_letters_that_the_topic_has_changed(configs):
     batch = build_batch(SOURCE, letters_without_originals(0, 2, 1, REJECTED), T, rules(**configs)).batch
-    assert find_dead_letters(bytes(batch), {SOURCE: (T, [(1, 1)])}) == {(SOURCE, 1)}
+    assert find_dead_letters(bytes(batch), {SOURCE: (T, [(1, 1)])}) == {(SOURCE, 1): T}
 
 
 @pytest.mark.parametrize('headers', [

@@ -437,8 +437,10 @@ def test_a_loaded_partition_fills_its_holes_with_available_records():
     assert acquire(partition, log(0, 12, 30)) == [(5, 9, 1), (10, 14, 3), (20, 29, 1)]
 
 
-def test_an_archiving_record_counts_as_archived():
-    assert SharePartition(0, [(0, 4, 3, 1)]).start_offset == 5
+def test_a_loaded_archiving_record_still_waits_for_its_dead_letter():
+    partition = SharePartition(0, [(0, 4, ARCHIVING, 2), (5, 5, ARCHIVED, 1)])
+    assert (partition.start_offset, partition.archiving()) == (0, [(0, 4, 2)])
+    assert partition.finish_archiving(0, 9).batches == [(0, 4, ARCHIVED, 2)]
 
 
 def test_the_log_start_takes_records_along():
@@ -503,7 +505,7 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
     for _ in range(rng.randrange(4)):
         first = at + rng.randrange(5)
         at = first + rng.randrange(1, 9)
-        loaded.append((first, at - 1, rng.choice([AVAILABLE, ACKNOWLEDGED, ARCHIVED]), rng.randrange(limit)))
+        loaded.append((first, at - 1, rng.choice([AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED]), rng.randrange(limit)))
     ours, twin = SharePartition(0, loaded), ReferenceSharePartition(0, loaded)
     changes: list[tuple[object, object]] = []
     now = log_start = 0

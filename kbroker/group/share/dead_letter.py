@@ -155,12 +155,13 @@ Wanted = Mapping[Source, tuple[int, Sequence[tuple[int, int]]]]
 offsets (first, last)."""
 
 
-def find_dead_letters(data: bytes, wanted: Wanted) -> set[tuple[Source, int]]:
-    """Return the wanted dead letters in the batches of a dead-letter queue: (source, offset of the original record).
+def find_dead_letters(data: bytes, wanted: Wanted) -> dict[tuple[Source, int], int]:
+    """Return the wanted dead letters in the batches of a dead-letter queue. The result maps (source, offset of the
+    original record) to the time of the dead letter in ms.
 
     Batches of idempotent producers are skipped, because the broker writes dead letters without a producer id.
     """
-    found = set()
+    found: dict[tuple[Source, int], int] = {}
     earliest_ms = min((since_ms for since_ms, _ in wanted.values()), default=0)
     for header, batch in iter_batches(data):
         if header.is_control or header.producer_id != NO_PRODUCER_ID or header.max_timestamp_ms < earliest_ms:
@@ -174,7 +175,7 @@ def find_dead_letters(data: bytes, wanted: Wanted) -> set[tuple[Source, int]]:
             source, offset = place
             since_ms, ranges = wanted.get(source, (0, ()))
             if record.timestamp_ms >= since_ms and any(first <= offset <= last for first, last in ranges):
-                found.add(place)
+                found[place] = record.timestamp_ms
     return found
 
 

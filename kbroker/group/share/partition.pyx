@@ -96,8 +96,9 @@ cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
     cdef Run run
     memset(&run, 0, sizeof(Run))
     run.first, run.last, run.state = first, last, state
-    if state == AVAILABLE:
+    if state == AVAILABLE or state == ARCHIVING:
         run.count = count
+    if state == AVAILABLE:
         run.size = <int32_t>min(last - first + 1, <int64_t>PAST_LIMIT)
     return run
 
@@ -163,9 +164,7 @@ cdef class SharePartition:
                 continue
             if first > self.next_offset:
                 self.runs.append(new_run(self.next_offset, first - 1, AVAILABLE, 0))
-            if state == ARCHIVING:
-                state = ARCHIVED
-            elif state == ACQUIRED:
+            if state == ACQUIRED:
                 state = AVAILABLE
             self.runs.append(new_run(first, last, state, count))
             self.next_offset = last + 1

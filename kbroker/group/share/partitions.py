@@ -2,12 +2,16 @@
 fetch of a share partition loads its state from the share coordinator. Acquisitions are kept in memory only. An
 acknowledgement or a release is first written to the share coordinator's log, then applied in memory, then answered. A
 share partition that no member has fetched for a while is removed from memory; the next fetch loads it again.
+
+If the group has a dead-letter queue, `share/dead_letters` writes the dead letters of records that become ARCHIVING. A
+share partition with ARCHIVING records is loaded without a fetch, too: at the start of the broker, and when it was
+removed from memory for another reason than a fetch's absence.
 """
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.base.clock import Clock, Timer, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -18,14 +22,19 @@ from kbroker.group.memory import GroupMemory
 from kbroker.group.share.batches import read_batches
 from kbroker.group.share.limits import FetchLimits, Wanted
 from kbroker.group.share.partition import Change, SharePartition
+from kbroker.group.share.queues import DeadLetterQueues
 from kbroker.group.share.rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
 from kbroker.group.share.sessions import ShareSession, ShareSessions
 from kbroker.group.share.state import ShareStates
 from kbroker.log.segments import LogSlice
 from kbroker.log.timestamps import INLINE, Searches
 from kbroker.metadata.changes import Steps
+from kbroker.security.escape import shown
 from kbroker.settings.groups import BY_DURATION
 from kbroker.topics.partition import Partition
+
+if TYPE_CHECKING:
+    from kbroker.group.share.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +45,14 @@ IDLE_MS = 45_000
 of a share group."""
 MOST_TRIES = 8
 """The largest number of reads by one fetch. A fetch reads again if it found only records of aborted transactions."""
+
+RETRY_MS = 1_000
+"""The pause in ms before the end of a lock is stored again if this failed, and before a share partition with ARCHIVING
+records that was removed from memory is loaded again."""
+LOAD_RETRY_MS = 30_000
+"""The pause in ms before the broker tries again to load a share partition with ARCHIVING records."""
+JOB_BYTES = 400
+"""An upper bound for the memory of a range of records that waits for its dead letters, in bytes."""
 
 RELEASED_AT_ONCE = 64
 """The number of a session's partitions that are released in one part of long work."""
@@ -66,7 +83,8 @@ class Fetched(NamedTuple):
 
 
 class LivePartition:
-    """A share partition in memory. `records` is None while its state is being loaded."""
+    """A share partition in memory. `records` is None while its state is being loaded. `jobs` is at least the number of
+    ranges of records that wait for their dead letters."""
 
     def __init__(self, key: ShareKey, partition: Partition):
         self.key = key
@@ -78,6 +96,7 @@ class LivePartition:
         self.is_dropped = False
         self.used_ms = 0
         self.held_bytes = 0
+        self.jobs = 0
 
     def wake(self) -> None:
         waiting, self.waiting = self.waiting, set()
@@ -101,6 +120,10 @@ class SharePartitions:
         self._searches = searches
         self._live: dict[ShareKey, LivePartition] = {}
         self._stop_timer: Callable[[], None] | None = None
+        self._queues: DeadLetterQueues | None = None
+        self._writes_dead_letters = False
+        self._letters: DeadLetters | None = None
+        self._resume_timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -109,17 +132,33 @@ class SharePartitions:
         """Return all share partitions in memory, in the order in which their loads began."""
         return list(self._live.values())
 
-    def start(self) -> None:
+    def start(self, queues: DeadLetterQueues) -> None:
+        """Start the timers, and load the share partitions with ARCHIVING records. `queues` has the topics of the dead
+        letters."""
+        self._queues = queues
+        self._writes_dead_letters = True
         self._states.on_reset.append(self._on_reset)
         self._sessions.on_end.append(self._release_and_drop)
         self._sessions.on_leave.append(self._drop_unused)
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
+        self._resume_after(0)
+
+    def stop_dead_letters(self) -> None:
+        """Write no more dead letters, because the broker stops. Records still become ARCHIVING, and the next start
+        continues with them."""
+        self._writes_dead_letters = False
+        if self._letters is not None:
+            self._letters.stop()
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
+            self._resume_timer = None
 
     def close(self) -> None:
-        """Remove all share partitions from memory, because the log directory has failed or the broker stops."""
+        """Remove all share partitions from memory, because the log directory has failed."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
+        self.stop_dead_letters()
         for live in list(self._live.values()):
             self._drop(live)
 
@@ -174,6 +213,7 @@ class SharePartitions:
             live.records = SharePartition(state.start_offset, state.batches)
             self._count(live)
             live.wake()
+            self._resume_dead_letters(live, state.created_ms)
 
         self._live[key] = live
         self._count(live)
@@ -298,7 +338,8 @@ class SharePartitions:
         config = self.config_of(live.key.group_id)
         deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
         try:
-            change = live.records.acknowledge(member_id, batches, config.share_delivery_count_limit, deadline_ms)
+            change = live.records.acknowledge(member_id, batches, config.share_delivery_count_limit, deadline_ms,
+                                              self._makes_dead_letters(config))
         except KafkaError as error:
             done(error)
             return
@@ -314,7 +355,9 @@ class SharePartitions:
         live = self._live.get(key)
         change = None
         if live is not None and live.records is not None:
-            change = live.records.release(member_id, self.config_of(key.group_id).share_delivery_count_limit)
+            config = self.config_of(key.group_id)
+            change = live.records.release(member_id, config.share_delivery_count_limit,
+                                          self._makes_dead_letters(config))
         if live is None or change is None:
             done(None)
         else:
@@ -359,12 +402,15 @@ class SharePartitions:
 
         def landed(error: KafkaError | None) -> None:
             if live.is_dropped or live.records is None:
+                if change.dead_letters and error is None:
+                    self._resume_after(RETRY_MS)
                 done(None if error is None else for_client(error))
                 return
             if error is None:
                 live.records.adopt(change)
+                self._begin_dead_letters(live, change)
             else:
-                live.records.abandon(change)
+                live.records.abandon(change, self._clock.monotonic_ms() + RETRY_MS)
             self._count(live)
             self._arm_next(live)
             if error is not None and error.code in COORDINATOR_GONE | FENCED | AS_THEY_ARE:
@@ -374,6 +420,74 @@ class SharePartitions:
             done(None if error is None else for_client(error))
 
         self._states.write(live.key, changes, landed)
+
+    # ---- dead letters
+
+    def _makes_dead_letters(self, config: GroupConfig) -> bool:
+        return self._queues is not None and self._queues.is_on(config)
+
+    def dead_letters(self) -> DeadLetters:
+        """Return the object that writes the dead letters."""
+        if self._letters is None:
+            # Not imported at the start of the broker: most brokers have no dead-letter queue.
+            from kbroker.group.share.dead_letters import DeadLetters
+
+            assert self._queues is not None
+            self._letters = DeadLetters(self, self._states, self._queues, self._clock, self._timers,
+                                             self._long_work, self._searches)
+        return self._letters
+
+    def _begin_dead_letters(self, live: LivePartition, change: Change) -> None:
+        """Begin to write the dead letters of a change that is durable."""
+        if change.dead_letters and self._writes_dead_letters:
+            live.jobs += len(change.dead_letters)
+            self.dead_letters().add(live, change.dead_letters)
+
+    def finish_archiving(self, live: LivePartition, first: int, last: int, done: Done) -> None:
+        """Archive the ARCHIVING records of a range: their dead letters are durable, or are not to be written.
+
+        Call `done` when this is durable or has failed."""
+        assert live.records is not None
+        change = live.records.finish_archiving(first, last)
+
+        def finished(error: KafkaError | None) -> None:
+            if live.records is not None and not live.records.archiving():
+                live.jobs = 0
+                self._count(live)
+            done(error)
+
+        if change is None:
+            finished(None)
+        else:
+            self._write(live, change, finished)
+
+    def _resume_dead_letters(self, live: LivePartition, since_ms: int) -> None:
+        """Continue with the dead letters of a share partition that has just been loaded."""
+        if self._writes_dead_letters and live.records is not None and live.records.archiving():
+            live.jobs = len(live.records.archiving())
+            self._count(live)
+            self.dead_letters().resume(live, since_ms)
+
+    def _resume_after(self, delay_ms: int) -> None:
+        """Load the share partitions with ARCHIVING records after a pause."""
+        if self._resume_timer is None and self._writes_dead_letters:
+            self._resume_timer = self._timers.after(delay_ms, self._resume)
+
+    def _resume(self) -> None:
+        self._resume_timer = None
+        self._long_work.start(self._load_archiving())
+
+    def _load_archiving(self) -> Steps[None]:
+        for key in (yield from self._states.archiving_keys()):
+            partition = None if self._queues is None else self._queues.partition_of(key)
+            if key not in self._live and partition is not None and self._writes_dead_letters:
+                try:
+                    self.open(key, partition)
+                except KafkaError as error:
+                    logger.warning('the dead letters of %s-%d for share group %s are not written yet: %s',
+                                   partition.topic, partition.partition, shown(key.group_id), error)
+                    self._resume_after(LOAD_RETRY_MS)
+            yield
 
     # ---- locks
 
@@ -396,8 +510,9 @@ class SharePartitions:
         live.timer = None
         if live.records is None:
             return
-        limit = self.config_of(live.key.group_id).share_delivery_count_limit
-        change = live.records.expire(self._clock.monotonic_ms(), limit)
+        config = self.config_of(live.key.group_id)
+        change = live.records.expire(self._clock.monotonic_ms(), config.share_delivery_count_limit,
+                                     self._makes_dead_letters(config))
         self._arm_next(live)
         if change is not None:
             self._write(live, change, self._log_failure)
@@ -422,10 +537,10 @@ class SharePartitions:
             self.drop_group(group_id)
 
     def drop_group(self, group_id: str) -> None:
-        """Remove the share partitions of a group from memory, except those that a fetch waits for. The group must have
-        no sessions."""
+        """Remove the share partitions of a group from memory, except those that a fetch waits for, and those with
+        ARCHIVING records. The group must have no sessions."""
         for live in [live for key, live in self._live.items() if key.group_id == group_id]:
-            if not live.waiting:
+            if not live.waiting and not live.jobs:
                 self._drop(live)
 
     def drop_topic(self, topic_id: bytes) -> None:
@@ -450,7 +565,8 @@ class SharePartitions:
         """Return whether a share partition can be removed from memory: no fetch has used it for IDLE_MS, and no member
         has acquired records of it."""
         is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
-        return is_unused and live.records is not None and live.records.next_deadline_ms() is None
+        return (is_unused and not live.jobs and live.records is not None
+                and live.records.next_deadline_ms() is None)
 
     def _drop(self, live: LivePartition) -> None:
         if self._live.get(live.key) is live:
@@ -460,12 +576,15 @@ class SharePartitions:
         if live.timer is not None:
             live.timer.cancel()
             live.timer = None
+        live.jobs = 0
         self._count(live)
         live.wake()
+        if self._writes_dead_letters and self._states.is_archiving(live.key):
+            self._resume_after(RETRY_MS)
 
     def _count(self, live: LivePartition) -> None:
         held_bytes = 0 if live.is_dropped else LIVE_BYTES + memory_of(live.key.group_id) + (
-            0 if live.records is None else live.records.runs_bytes)
+            0 if live.records is None else live.records.runs_bytes) + JOB_BYTES * live.jobs
         self._memory.hold(held_bytes - live.held_bytes)
         live.held_bytes = held_bytes
 

@@ -6,6 +6,7 @@ After a number of updates, the next row is a snapshot again.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, en
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_COUNT = -1
+ARCHIVING = 3
 NO_EPOCH = -1
 MOST_OFFSETS = 2**63 - 1
 ROW_VERSION = 0
@@ -80,6 +82,10 @@ class ShareState:
     """The state of a share partition after one of its rows. `start_offset` is -1 until a leader has chosen a start
     offset.
 
+    `created_ms` never decreases. While records wait for their dead letters, it does not change, except by a new
+    initialization. So all dead letters that these records may have are at or after `created_ms`, and all dead letters
+    of an earlier state of the share partition are before it.
+
     The last three fields describe the rows of the share partition in the log:
 
     * `updates`: the number of updates since the last snapshot.
@@ -97,6 +103,21 @@ class ShareState:
     updates: int = 0
     snapshot_offset: int = -1
     written_ms: int = 0
+
+    @property
+    def is_archiving(self) -> bool:
+        """True if some records wait for their dead letters."""
+        return any(batch[2] == ARCHIVING for batch in self.batches)
+
+    def is_archiving_all(self, first: int, last: int) -> bool:
+        """Return whether all records from `first` to `last` wait for their dead letters."""
+        for batch in self.batches[bisect_left(self.batches, first, key=lambda batch: batch[1]):]:
+            if batch[0] > first or batch[2] != ARCHIVING:
+                return False
+            first = batch[1] + 1
+            if first > last:
+                return True
+        return False
 
     @property
     def held_bytes(self) -> int:

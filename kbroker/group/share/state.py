@@ -69,13 +69,39 @@ class PendingRow(NamedTuple):
     row: Row
 
 
+class RowTimes:
+    """The times of rows and of dead letters.
+
+    After a crash, the broker searches the dead-letter queues for the dead letters of the records that wait for one. A
+    time tells those of a share state from older ones, for example of a deleted group with the same name. So these times
+    must not go back when the wall clock does.
+    """
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self.latest_ms = 0
+        """A time that is not before any row of an earlier start, and not before any dead letter."""
+
+    def note(self, time_ms: int) -> None:
+        """Note the time of a dead letter, or of a row that was read from the log."""
+        self.latest_ms = max(self.latest_ms, time_ms)
+
+    def of_row(self) -> int:
+        """Return the time of the next row. It is not before any dead letter."""
+        return max(self._clock.wall_ms(), self.latest_ms)
+
+    def of_new_state(self) -> int:
+        """Return the time of a new share state. It is after all dead letters."""
+        return max(self._clock.wall_ms(), self.latest_ms + 1)
+
+
 class ShareStateShard:
     """One partition of `__share_group_state`. `states` has the durable states of its share partitions."""
 
-    def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory):
+    def __init__(self, partition: Partition, times: RowTimes, memory: GroupMemory):
         self.partition = partition
         self.states: dict[ShareKey, ShareState] = {}
-        self._clock = clock
+        self._times = times
         self._memory = memory
         self._in_flight: dict[ShareKey, ShareState | None] = {}
         self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
@@ -114,9 +140,9 @@ class ShareStateShard:
         self._appended.append(entry)
         for change in entry[1]:
             self._in_flight[change.key] = change.state
-        now_ms = self._clock.wall_ms()
+        row_ms = self._times.of_row()
         try:
-            self.partition.append_batch(encode_batch([(now_ms, *change.row) for change in changes]))
+            self.partition.append_batch(encode_batch([(row_ms, *change.row) for change in changes]))
         except KafkaError as error:
             self._appended.remove(entry)
             for change in changes:
@@ -143,6 +169,7 @@ class ShareStateShard:
                 if self._in_flight.get(change.key, change) is change.state:
                     del self._in_flight[change.key]
             return
+        self._times.note(header.max_timestamp_ms)
         for record in decode_records(batch):
             try:
                 found = read_row(self.states, record)
@@ -168,7 +195,9 @@ class ShareStateShard:
         """Delete the records of the log before the oldest snapshot that a restart needs."""
         if self._appended:
             return
-        needed = min((state.snapshot_offset for state in self.states.values()), default=self.partition.high_watermark)
+        # The last row is always kept: a restart reads from it which times were used (`RowTimes`).
+        needed = min((state.snapshot_offset for state in self.states.values()),
+                     default=self.partition.high_watermark - 1)
         if needed > self.partition.log_start_offset:
             self.partition.delete_records(needed)
 
@@ -192,6 +221,7 @@ class ShareStates:
                  updates_per_snapshot: Callable[[], int]):
         self._updates_per_snapshot = updates_per_snapshot
         self._clock = clock
+        self.times = RowTimes(clock)
         self._timers = timers
         self._topics = topics
         self._long_work = long_work
@@ -323,6 +353,30 @@ class ShareStates:
                     yield
         return found
 
+    def is_archiving(self, key: ShareKey) -> bool:
+        """Return whether records of a share partition wait for their dead letters, by its durable state."""
+        state = self._shard(key).states.get(key) if self._shards else None
+        return state is not None and state.is_archiving
+
+    def archiving_since(self, key: ShareKey, first: int, last: int) -> int | None:
+        """Return the earliest time of the dead letters of a share partition, in ms. Return None if not all records from
+        `first` to `last` wait for their dead letters. This counts rows in flight, for example of an initialization."""
+        state = self._shard(key).newest(key) if self._shards else None
+        return state.created_ms if state is not None and state.is_archiving_all(first, last) else None
+
+    def archiving_keys(self) -> Steps[list[ShareKey]]:
+        """Return the share partitions with records that wait for their dead letters, as a generator, which searches in
+        parts."""
+        pace = Pace()
+        found = []
+        for shard in list(self._shards):
+            for key, state in list(shard.states.items()):
+                if state.is_archiving:
+                    found.append(key)
+                if pace.spend(1 + len(state.batches)):
+                    yield
+        return found
+
     def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
         """Delete the states of share partitions. When the deletions are durable or have failed, call `done` with {key:
         error} for the share partitions that failed.
@@ -343,10 +397,10 @@ class ShareStates:
         self._check_partition(key)
         if known is None:
             self._memory.check(STATE_BYTES)
-        now_ms = self._clock.wall_ms()
+        new_ms = self.times.of_new_state()
         state = ShareState(
             0 if known is None else known.snapshot_epoch + 1, state_epoch, 0, start_offset,
-            UNKNOWN_COUNT if start_offset == UNKNOWN_OFFSET else 0, now_ms, written_ms=now_ms)
+            UNKNOWN_COUNT if start_offset == UNKNOWN_OFFSET else 0, new_ms, written_ms=new_ms)
         return PendingRow(key, state, snapshot_row(key, state))
 
     def _deleted(self, shard: ShareStateShard, key: ShareKey) -> PendingRow | None:
@@ -356,7 +410,9 @@ class ShareStates:
         now_ms = self._clock.wall_ms()
         state = with_changes(known, changes, now_ms)
         if known.updates >= self._updates_per_snapshot():
-            shard.append([self._snapshot(key, replace(state, created_ms=now_ms))], done)
+            # A record that waits for its dead letter keeps the time since which the dead letter may exist.
+            created_ms = state.created_ms if state.is_archiving else max(state.created_ms, now_ms)
+            shard.append([self._snapshot(key, replace(state, created_ms=created_ms))], done)
             return
         state = replace(state, updates=known.updates + 1)
         shard.append([PendingRow(key, state, update_row(key, known.snapshot_epoch, changes))], done)
@@ -466,7 +522,7 @@ class ShareStates:
     # ---- topics
 
     def _load(self, topic: Topic) -> None:
-        self._shards = [ShareStateShard(partition, self._clock, self._memory) for partition in topic.partitions]
+        self._shards = [ShareStateShard(partition, self.times, self._memory) for partition in topic.partitions]
         for shard in self._shards:
             shard.load()
         logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))

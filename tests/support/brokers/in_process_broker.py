@@ -16,7 +16,7 @@ from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.turn_watch import TurnWatch
 from kbroker.daemon.node import Node
 from kbroker.log.fs import FileSystem, sync_inline
-from kbroker.log.jobs import Sync
+from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
@@ -95,10 +95,10 @@ class InProcessBroker(Node):
 
     def __init__(self, directory: pathlib.Path | str, settings: Mapping[str, str] | None = None, *,
                  clock: ManualClock | None = None, fs: FileSystem | None = None,
-                 sync: Sync = sync_inline, watch: TurnWatch | None = None):
+                 sync: Sync = sync_inline, watch: TurnWatch | None = None, search: Submit = run_inline):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
-        super().__init__(config, clock, Timers(clock, watch), fs or FileSystem(), sync)
+        super().__init__(config, clock, Timers(clock, watch), fs or FileSystem(), sync, search=search)
         self._dispatcher = Dispatcher(self, apis_under(self.config), self.tick)
         self.quotas.on_switch.append(self._dispatcher.apply_quotas)
         self._connection_ids = count(1)

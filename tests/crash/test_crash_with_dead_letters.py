@@ -1,0 +1,251 @@
+"""A broker is killed, or its power fails, at each change of the disk while a share group has a dead-letter queue. Each
+rejected record has exactly one dead letter then, and is never delivered again.
+
+The stories have snapshots between the rows of a record, clocks that are set back, and offsets that are reset, after
+which the same records are rejected again.
+
+Covers KIP-1191.
+"""
+from __future__ import annotations
+
+import copy
+import pathlib
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from support.disk.crash_points import cut_power, findings_of_check, judging, spread
+from support.disk.faulty_file_systems import FreezingFileSystem
+from support.worlds.dead_letter_world import ACCEPT, PARTITIONS, REJECT, RELEASE, DeadLetterWorld, Place
+
+from kbroker.base.clock import ManualClock
+from kbroker.log.fs import FileSystem
+
+RECORDS = 6
+HOUR_MS = 3_600_000
+LOCK_MS = 30_000
+SETTINGS = {'share.coordinator.snapshot.update.records.per.snapshot': '2'}
+KILLS, CUTS, NESTED = 60, 30, 12
+
+
+@dataclass
+class Promises:
+    """The number of dead letters that each record must have, and what may be otherwise for a moment."""
+
+    letters: Counter[Place] = field(default_factory=Counter)
+    finished: set[Place] = field(default_factory=set)
+    doubtful: set[Place] = field(default_factory=set)
+    """The records with an unanswered rejection. They may have one dead letter more."""
+    unsure: set[Place] = field(default_factory=set)
+    """The records with an unanswered acceptance."""
+    is_resetting: bool = False
+
+    def check(self, found: Counter[Place]) -> None:
+        for place in {*found, *self.letters}:
+            expected = {self.letters[place], self.letters[place] + (place in self.doubtful)}
+            assert found[place] in expected, f'{place} has {found[place]} dead letters, expected {expected}'
+
+    def check_deliveries(self, found: Counter[Place], delivered: set[Place]) -> None:
+        if self.is_resetting:
+            return
+        assert delivered & self.finished == set(), 'finished records were delivered again'
+        rejected = {place for place in self.doubtful if found[place] > self.letters[place]}
+        assert delivered & rejected == set(), 'records with a dead letter were delivered again'
+        everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)}
+        assert everything - delivered - self.finished - rejected - self.unsure == set(), 'records were lost'
+
+
+class Story:
+    """The requests of a member, with the promises that the broker's answers make."""
+
+    def __init__(self, world: DeadLetterWorld, promises: Promises):
+        self.world, self.promises = world, promises
+
+    def reject(self, *places: Place, kind: int = REJECT) -> None:
+        """Reject records, or release them at the limit of deliveries."""
+        self.promises.doubtful |= set(places)
+        self.world.acknowledge(dict.fromkeys(places, kind), answered=lambda: self._rejected(*places))
+
+    def _rejected(self, *places: Place) -> None:
+        self.promises.letters.update(places)
+        self.promises.finished |= set(places)
+        self.promises.doubtful -= set(places)
+
+    def accept(self, *places: Place) -> None:
+        self.promises.unsure |= set(places)
+        self.world.acknowledge(dict.fromkeys(places, ACCEPT), answered=lambda: self.promises.finished.update(places))
+
+    def let_locks_end(self) -> None:
+        """Let the locks of all records end that the member has acquired for the last time."""
+        held = set(self.world.held)
+        self.promises.doubtful |= held
+        self.world.pass_time(LOCK_MS + 1)
+        self.world.held.clear()
+        self._rejected(*held)
+
+    def reset(self, state_epoch: int) -> None:
+        """Let the group read all records again."""
+        self.promises.is_resetting = True
+        self.world.disconnect()
+        self.world.initialize(state_epoch=state_epoch)
+        self.promises.finished.clear()
+        self.promises.unsure.clear()
+        self.promises.is_resetting = False
+
+    def set_clock_back(self) -> None:
+        self.world.broker.clock.set_wall_ms(self.world.broker.clock.wall_ms() - HOUR_MS)
+
+
+def first_half(story: Story) -> None:
+    world = story.world
+    world.fetch()
+    story.reject((0, 0), (0, 1), (1, 0))
+    story.reject((0, 4))
+    world.acknowledge({(0, 2): RELEASE})
+    world.fetch()
+    story.reject((0, 2), kind=RELEASE)
+    story.set_clock_back()
+    story.accept((0, 3))
+    story.reject(*((2, offset) for offset in range(RECORDS)))
+
+
+def second_half(story: Story) -> None:
+    world = story.world
+    world.fetch()
+    story.reject((1, 3))
+    world.pass_time(LOCK_MS + 1)
+    world.held.clear()
+    world.fetch()
+    if all(count == 2 for count in world.held.values()):
+        story.let_locks_end()
+    story.reset(2)
+    world.fetch()
+    story.reject((0, 0), (1, 0))
+    story.set_clock_back()
+    story.reset(3)
+    world.fetch()
+    story.reject((0, 0), (2, 5))
+
+
+def with_a_stop(root: pathlib.Path, clock: ManualClock, fs: FileSystem, promises: Promises) -> None:
+    """Run both halves, with a clean stop between them and at the end."""
+    for part in first_half, second_half:
+        with DeadLetterWorld(root, clock, fs, SETTINGS) as world:
+            world.settle()
+            part(Story(world, promises))
+
+
+def prepared(base: pathlib.Path) -> pathlib.Path:
+    root = base / 'running'
+    root.mkdir()
+    with DeadLetterWorld(root, settings=SETTINGS) as world:
+        world.prepare()
+        for partition in range(PARTITIONS):
+            world.produce(partition, *[(b'k', b'v')] * RECORDS)
+    return root
+
+
+def hold(directory: pathlib.Path, wall_ms: int, promises: Promises, what: str, *, set_back: bool = False) -> None:
+    """Open a directory that a crash left, and check every promise. A new member accepts all remaining records."""
+    promises = copy.deepcopy(promises)
+    with judging(what):
+        with DeadLetterWorld(directory, ManualClock(wall_ms - HOUR_MS * set_back), settings=SETTINGS) as world:
+            world.settle()
+            assert world.archiving() == set(), 'records still wait for their dead letters'
+            found = world.places()
+            promises.check(found)
+            world.member = 'the next one'
+            delivered: set[Place] = set()
+            while world.fetch():
+                delivered |= set(world.held)
+                world.acknowledge(dict.fromkeys(world.held, ACCEPT))
+            promises.check_deliveries(found, delivered)
+        with DeadLetterWorld(directory, ManualClock(wall_ms), settings=SETTINGS) as world:
+            world.settle()
+            world.member = 'the last one'
+            assert world.fetch() == {} and world.places() == found
+        assert findings_of_check(str(directory)) == []
+
+
+def kill_at_each_change(root: pathlib.Path, run: Callable[[FileSystem], None],
+                        choose: Callable[[int], bool], check: Callable[[pathlib.Path, str], None]) -> int:
+    """Call `run` with a file system over `root`. Pass copies of the directory, as a kill before a chosen change leaves
+    it, to `check`. Return the number of changes."""
+    changes = 0
+    errors: list[BaseException] = []
+
+    def kill(change: str, path: str) -> None:
+        nonlocal changes
+        if choose(changes) and not errors:
+            directory = root.with_name(f'{root.name}-killed-{changes}')
+            shutil.copytree(root, directory)
+            try:
+                check(directory, f'killed before change {changes}, {change} of {pathlib.Path(path).relative_to(root)}')
+            except BaseException as error:
+                errors.append(error)
+            shutil.rmtree(directory)
+        changes += 1
+
+    run(FreezingFileSystem(root, kill))
+    kill('the end', str(root))
+    if errors:
+        raise errors[0]
+    return changes
+
+
+def count_changes(base: pathlib.Path) -> int:
+    (base / 'counted').mkdir()
+    root = prepared(base / 'counted')
+    return kill_at_each_change(root, lambda fs: with_a_stop(root, ManualClock(), fs, Promises()), lambda _: False,
+                               lambda directory, what: None)
+
+
+def run_kills(base: pathlib.Path, chosen: range, *, set_back: bool = False) -> None:
+    root, clock, promises = prepared(base), ManualClock(), Promises()
+    kill_at_each_change(root, lambda fs: with_a_stop(root, clock, fs, promises), lambda change: change in chosen,
+                        lambda directory, what: hold(directory, clock.wall_ms(), promises, what, set_back=set_back))
+    assert sum(promises.letters.values()) > 20
+
+
+@pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize('set_back', [False, True])
+def test_a_rejected_record_has_one_dead_letter_after_a_kill(memory_path, set_back):
+    run_kills(memory_path, spread(count_changes(memory_path), KILLS), set_back=set_back)
+
+
+@pytest.mark.usefixtures('many_brokers')
+def test_a_rejected_record_has_one_dead_letter_after_a_power_cut(memory_path):
+    chosen = spread(count_changes(memory_path), CUTS)
+    root, clock, promises = prepared(memory_path), ManualClock(), Promises()
+    cut_power(root, lambda change: change in chosen, lambda fs: with_a_stop(root, clock, fs, promises),
+              lambda directory, what: hold(directory, clock.wall_ms(), promises, what))
+
+
+@pytest.mark.usefixtures('many_brokers')
+def test_a_rejected_record_has_one_dead_letter_after_kills_of_the_next_start_too(memory_path):
+    """The second kill comes while the broker continues with the dead letters that the first kill has interrupted."""
+    chosen = random.Random(7).sample(range(count_changes(memory_path)), NESTED)
+    root, clock, promises = prepared(memory_path), ManualClock(), Promises()
+
+    def kill_again(directory: pathlib.Path, what: str) -> None:
+        def resume(fs: FileSystem) -> None:
+            with DeadLetterWorld(directory, ManualClock(clock.wall_ms()), fs, SETTINGS) as world:
+                world.settle()
+                world.broker.crash()
+
+        kill_at_each_change(directory, resume, lambda change: True, lambda second, then: hold(
+            second, clock.wall_ms(), promises, f'{what}; then {then}'))
+
+    kill_at_each_change(root, lambda fs: with_a_stop(root, clock, fs, promises), lambda change: change in chosen,
+                        kill_again)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures('many_brokers')
+def test_a_rejected_record_has_one_dead_letter_after_a_kill_at_any_change(memory_path, tally):
+    changes = count_changes(memory_path)
+    run_kills(memory_path, range(changes))
+    tally('kills of a broker, a client or an application', changes)
