@@ -92,7 +92,8 @@ def crc(size_bytes: int, function: Callable[[bytes], int] = crc32c) -> Kernel:
 RULES = ProduceRules(SimpleNamespace(
     max_message_bytes=1_048_588, segment_bytes=2**30, cleanup_policy=frozenset({'delete'}),
     message_timestamp_type='CreateTime', message_timestamp_before_max_ms=2**63 - 1,
-    message_timestamp_after_max_ms=3_600_000, compression_type='producer'))
+    message_timestamp_after_max_ms=3_600_000, compression_type='producer',
+    max_decompressed_message_bytes=2_147_483_639))
 
 
 def rows(records_count: int) -> list[tuple[int, bytes, bytes]]:
