@@ -1,8 +1,9 @@
 """Histories of a streams group: operations that run on two brokers. They also use the operations of `group_histories`.
 
 A history has a group, the source topics a, b and c, internal topics r and s, and members A to E. Topic c does not exist
-at first. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash table.
-For single letters, this is the alphabetical order.
+at first. Members have single letters as ids, because Kafka iterates them in the order of a hash table. For single
+letters, this is the alphabetical order. The ids of processes share a place of that table, however small it is: Kafka
+iterates them in the reverse order of their first members.
 
 Kafka has no order among equally loaded processes, nor among equally loaded members of a process: its priority queue
 compares only loads. If the brokers choose differently among three or more of them, `has_another_choice` compares only
@@ -42,6 +43,8 @@ SETTINGS = {
 DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
            'Assignment delayed ')
 """The beginnings of the status details whose words are compared."""
+PROCESSES = dict(zip('ABCDE', '0@P`p', strict=True))
+"""Maps the letter of a process in a history to its id. The ids have the same hash modulo 16."""
 CREATION_LIMIT_S = 30
 FAILED = '; Creation failed'
 """The text in a status detail that precedes the names of topics that cannot be created."""
@@ -214,7 +217,11 @@ class StreamsSide(GroupSide):
         """`targets` maps a member to its target tasks, as the rows show them. `targets_before` has those before the
         last step.
         """
+        self.held: dict[str, frozenset[Task]] = {}
+        self.held_before: dict[str, frozenset[Task]] = {}
+        """The tasks that each member has, as the rows show them: now, and before the last step."""
         self._targets: dict[str, frozenset[Task]] = {}
+        self._held: dict[str, frozenset[Task]] = {}
 
     def close(self) -> None:
         for name in {*self.internal_topics(), *(self.topic(name) for name in 'rsq')}:
@@ -240,19 +247,22 @@ class StreamsSide(GroupSide):
         self.most_members = len(self.processes)
         found = super().rows()
         self.targets_before, self.targets = self.targets, dict(self._targets)
+        self.held_before, self.held = self.held, dict(self._held)
         return found
 
     def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-        before_step, most_members = self.targets_before, self.most_members
+        before_step, most_members = (self.targets_before, self.held_before), self.most_members
         found = super().with_later_rows(rows)
-        self.targets_before, self.most_members = before_step, max(most_members, self.most_members)
+        (self.targets_before, self.held_before), self.most_members = before_step, max(
+            most_members, self.most_members)
         return found
 
     def note_row(self, kind: str, key: Any, value: Any) -> None:
-        if kind == 'StreamsGroupTargetAssignmentMember':
-            self._targets.pop(key.member_id, None)
+        if kind in ('StreamsGroupTargetAssignmentMember', 'StreamsGroupCurrentMemberAssignment'):
+            known = self._targets if kind == 'StreamsGroupTargetAssignmentMember' else self._held
+            known.pop(key.member_id, None)
             if value is not None:
-                self._targets[key.member_id] = frozenset(
+                known[key.member_id] = frozenset(
                     (role, tasks.subtopology_id, number) for role in ROLES
                     for tasks in getattr(value, f'{role}_tasks') for number in tasks.partitions)
         elif kind == 'StreamsGroupMemberMetadata' and value is not None:
@@ -269,13 +279,13 @@ class StreamsSide(GroupSide):
 
     def merits(self) -> tuple[list[Task], list[float], int]:
         """Return the properties of a target that Kafka defines: its tasks, the loads of the processes, and the number
-        of tasks that remain at their members.
+        of tasks that stay with the members that have them.
         """
         loads = collections.Counter[str]()
         for member, tasks in self.targets.items():
             loads[self.processes.get(member, member)] += len(tasks)
         threads = collections.Counter(self.processes.values())
-        stay = sum(len(tasks & self.targets_before.get(member, frozenset())) for member, tasks in self.targets.items())
+        stay = sum(len(tasks & self.held_before.get(member, frozenset())) for member, tasks in self.targets.items())
         return (sorted(task for tasks in self.targets.values() for task in tasks),
                 sorted(loads[process] / threads[process] for process in threads), stay)
 
@@ -425,7 +435,8 @@ class StreamsJoin:
     def run(self, side: StreamsSide) -> Any:
         parts = {**SHAPES, **ODD_SHAPES}[self.shape](side.topic)
         return side.beat(self.slot, **{
-            **dict(member_epoch=0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, process_id=self.process or self.slot,
+            **dict(member_epoch=0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                   process_id=PROCESSES[self.process or self.slot],
                    topology=dict(epoch=self.epoch, subtopologies=parts), active_tasks=[], standby_tasks=[],
                    warmup_tasks=[], client_tags=[],
                    user_endpoint=dict(host=self.endpoint, port=1) if self.endpoint else None),

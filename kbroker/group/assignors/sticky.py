@@ -1,4 +1,4 @@
-"""The assignor `sticky` of streams groups: members keep their tasks unless they would have too many.
+"""The assignor `sticky` of streams groups: members keep the tasks that they have, unless they would have too many.
 
 The load of a process is the number of its active and standby tasks, divided by the number of its members. Each active
 task is assigned to one member. A task with state also has standby tasks, which are assigned to processes that do not
@@ -6,7 +6,7 @@ have the task yet.
 """
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from enum import StrEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, pairwise
@@ -40,8 +40,9 @@ class TaskMember:
 
     member_id: str
     process_id: str
-    target: Mapping[Key, frozenset[int]] = field(default_factory=dict)
-    """The tasks that the previous assignment gave to the member."""
+    assigned: Mapping[Key, Collection[int]] = field(default_factory=dict)
+    """The tasks that the member has, as its last response listed them. As in Kafka from 4.4, tasks of an earlier target
+    that the member does not have yet do not count."""
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """The offsets that the member has reported for tasks whose state it has on the disk, by subtopology id and task
     number."""
@@ -143,6 +144,7 @@ class _Assigning:
         self._spec = spec
         self._pace = Pace()
         self._processes: dict[str, _Process] = {}
+        """The processes by id, in the order of their members' lowest ids."""
         self._members: dict[str, _Member] = {}
         for member in sorted(spec.members, key=lambda member: member.member_id):
             process = self._processes.setdefault(member.process_id, _Process(member.process_id))
@@ -158,13 +160,12 @@ class _Assigning:
         self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
-        """Build indexes from each task to the members that have it in their previous targets, or have reported an
-        offset of it."""
+        """Build indexes from each task to the members that have it, or have reported an offset of it."""
         has_offsets = any([member.offsets for member in self._spec.members])
         former: dict[_Task, list[tuple[int, int, _Member]]] = {}
         for member in sorted(self._spec.members, key=lambda member: member.member_id):
             found = self._members[member.member_id]
-            for (role, subtopology), tasks in member.target.items():
+            for (role, subtopology), tasks in member.assigned.items():
                 for task in tasks if role is not Role.WARMUP else ():
                     if role is Role.ACTIVE:
                         self._had_active[subtopology, task] = found
@@ -176,7 +177,7 @@ class _Assigning:
                     if self._pace.spend():
                         yield
             for subtopology, offsets in member.offsets.items():
-                standby = member.target.get((Role.STANDBY, subtopology), frozenset())
+                standby = member.assigned.get((Role.STANDBY, subtopology), ())
                 for task, offset in offsets.items():
                     if task not in standby:
                         former.setdefault((subtopology, task), []).append((HAS_REPORTED, -offset, found))
@@ -251,13 +252,14 @@ class _Assigning:
         """Assign each task to the least loaded processes that do not have it yet. `left` maps the task to the number of
         processes.
 
-        Of equally loaded processes, the one that got a task least recently is next; at first, the one with the lowest
-        id. The member in a process is chosen by the same rule. With two processes, Kafka chooses the same process. With
-        more than two, Kafka's choice is undefined, because it fills a priority queue in the order of a hash table.
+        Of equally loaded processes, the one that got a task least recently is next. At first, it is the last one in the
+        order of the lowest ids of their members. Of a process's members, the one with the lowest id is first. Kafka
+        fills a priority queue in the order of a hash table. With two processes in one place of the table, Kafka chooses
+        the same process. Otherwise its choice is undefined.
         """
         turn = count()
-        processes = [(self._processes[process_id].load(), next(turn), process_id)
-                     for process_id in sorted(self._processes)]
+        processes = [(process.load(), next(turn), process_id)
+                     for process_id, process in reversed(self._processes.items())]
         heapify(processes)
         for task in tasks:
             wanted, passed = left.get(task, 0), []

@@ -247,8 +247,7 @@ class StreamsSteps:
             return {member.member_id: NOTHING for member in draft.members()}
         pace, members = Pace(), []
         for member in draft.members():
-            members.append(TaskMember(member.member_id, member.process_id,
-                                      draft.stored_target(member.member_id) or NOTHING,
+            members.append(TaskMember(member.member_id, member.process_id, member.held.assigned,
                                       draft.offsets_of(member.member_id)))
             if pace.spend():
                 yield
@@ -295,9 +294,7 @@ class StreamsSteps:
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
         """Return the partitions of the source topics that a member's tasks with this role read.
 
-        Task N reads partition N of each source topic. For a topic with P partitions, return at most P partitions, with
-        the lowest numbers of the member's tasks. As in Kafka, they may include numbers of partitions that the topic
-        does not have.
+        Task N reads partition N of each source topic that has this partition.
         """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
@@ -305,7 +302,7 @@ class StreamsSteps:
                 topic = find(name)
                 count = 0 if topic is None else len(topic.partitions)
                 found.append(response_class().TopicPartition(
-                    topic=name, partitions=sorted(numbers)[:count]))
+                    topic=name, partitions=sorted([number for number in numbers if number < count])))
         return found
 
     def reply(self, draft: StreamsDraft, call: Call, interval_ms: int) -> StreamsReply:

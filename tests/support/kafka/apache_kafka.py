@@ -26,7 +26,7 @@ SOURCES = ROOT / 'tests' / 'jvm'
 CACHE = JUDGES / 'jvm'
 RELEASES = {'4.2': '4.2.2', '4.3': '4.3.1', '4.4': '4.4.0'}
 """Maps the name of each release that judges kbroker to its version on Maven Central."""
-NEWEST = '4.3'
+NEWEST = '4.4'
 """The release that judges where a test names none."""
 NOT_FOR_THE_RELEASE = {'4.2': {'RecordReader.java', 'TwoPhase.java'}}
 """Maps a release to the sources that use internals of later releases."""
