@@ -196,8 +196,10 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
                 f'found broker {broker.broker_id} registered, expected none but {node_id}: the directory is part of a '
                 'larger cluster. ' + _remedy(f'kafka-cluster unregister --id {broker.broker_id}'))
         if len(broker.log_dirs) > 1:
-            raise DirectoryRefusedError(f'found {len(broker.log_dirs)} log directories in use by broker {node_id}, '
-                                        'expected one')
+            raise DirectoryRefusedError(
+                f'found {len(broker.log_dirs)} log directories in use by broker {node_id}, expected one. To use one of '
+                'them, move all replicas to it with kafka-reassign-partitions, then start Apache Kafka once with this '
+                'directory alone (docs/operating.md)')
     for topic in image.topics.values():
         _check_topic(topic, node_id)
 

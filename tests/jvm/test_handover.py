@@ -1,4 +1,5 @@
 """kbroker opens a log directory of Apache Kafka, and Apache Kafka opens a log directory of kbroker."""
+import json
 import re
 import shutil
 import time
@@ -12,7 +13,7 @@ from support.brokers.broker_process import BrokerProcess, killed_at_the_end
 from support.clients.librdkafka import LIMIT_S, committed_offset, create_topics, values_of
 from support.clients.raw_client import RawClient
 from support.clients.sample_topic import sample_topic
-from support.kafka.apache_kafka import KafkaProcess, dump_log
+from support.kafka.apache_kafka import KafkaProcess, dump_log, run_tools
 from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
@@ -23,6 +24,7 @@ from kbroker.record.batch import encode_batch
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
+REASSIGN = 'org.apache.kafka.tools.reassign.ReassignPartitionsCommand'
 PLAIN = {f'plain {number}' for number in range(20)}
 QUOTAS = {(('client-id', 'app'), ('user', 'alice')): {'producer_byte_rate': 1048576.0, 'request_percentage': 25.5},
           (('user', None),): {'controller_mutation_rate': 0.5},
@@ -83,6 +85,53 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
         assert quotas_of(first.address) == QUOTAS
         assert values_of(first.address, 'orders', (0, 1)) == values
         first.stop()
+
+
+class KafkaOnTwoDisks(KafkaProcess):
+    """Apache Kafka with a second log directory, as long as `uses_both`."""
+
+    uses_both = True
+
+    def _properties(self):
+        directories = [self.directory, self.directory.with_name('second')][:1 + self.uses_both]
+        return {**super()._properties(), 'log.dirs': ','.join(map(str, directories))}
+
+
+def move_replicas_to(kafka, directory, **topics):
+    """Move the replicas of all partitions of topics to one log directory. `topics` maps names to partition counts."""
+    file = directory.with_name('moves.json')
+    file.write_text(json.dumps({'version': 1, 'partitions': [
+        {'topic': name, 'partition': partition, 'replicas': [1], 'log_dirs': [str(directory)]}
+        for name, count in topics.items() for partition in range(count)]}))
+    arguments = ['--bootstrap-server', kafka.address, '--reassignment-json-file', str(file)]
+    started, = run_tools(REASSIGN, [*arguments, '--execute'])
+    assert started.code == 0, started
+    deadline = time.monotonic() + LIMIT_S
+    verified, = run_tools(REASSIGN, [*arguments, '--verify'])
+    while verified.output.count('completed successfully') < sum(topics.values()):
+        assert time.monotonic() < deadline, verified
+        verified, = run_tools(REASSIGN, [*arguments, '--verify'])
+
+
+def test_kbroker_opens_one_of_two_log_directories_after_kafka_has_emptied_the_other(tmp_path):
+    kafka, broker = KafkaOnTwoDisks(tmp_path / 'data'), BrokerProcess(tmp_path / 'data')
+    with killed_at_the_end(kafka, broker):
+        kafka.start()
+        create_topics(kafka.address, orders=4)
+        producer = confluent_kafka.Producer({'bootstrap.servers': kafka.address, 'log_level': 0})
+        for partition in range(4):
+            producer.produce('orders', f'value {partition}', partition=partition)
+        assert producer.flush(LIMIT_S) == 0
+        move_replicas_to(kafka, kafka.directory, orders=4)
+        kafka.stop()
+        with pytest.raises(AssertionError, match='found 2 log directories in use by broker 1, expected one'):
+            broker.start()
+        kafka.uses_both = False
+        kafka.start()
+        kafka.stop()
+        broker.start()
+        assert set(values_of(broker.address, 'orders', range(4))) == {f'value {partition}' for partition in range(4)}
+        broker.stop()
 
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):

@@ -163,7 +163,7 @@ def test_meta_properties_that_do_not_fit_are_refused(
         ),
         (
             [RegisterBrokerRecord(broker_id=1, broker_epoch=1, log_dirs=[b'1' * 16, b'2' * 16])],
-            'found 2 log directories',
+            'found 2 log directories .* kafka-reassign-partitions',
         ),
         (
             [
