@@ -9,6 +9,8 @@ Covers KIP-1191.
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import pathlib
 import random
 import shutil
@@ -22,13 +24,14 @@ from support.disk.faulty_file_systems import FreezingFileSystem
 from support.worlds.dead_letter_world import ACCEPT, PARTITIONS, REJECT, RELEASE, DeadLetterWorld, Place
 
 from kbroker.base.clock import ManualClock
+from kbroker.base.errors import KafkaError
 from kbroker.log.fs import FileSystem
 
 RECORDS = 6
 HOUR_MS = 3_600_000
 LOCK_MS = 30_000
 SETTINGS = {'share.coordinator.snapshot.update.records.per.snapshot': '2'}
-KILLS, CUTS, NESTED = 60, 30, 12
+KILLS, CUTS, NESTED, FAILURES = 30, 20, 6, 16
 
 
 @dataclass
@@ -84,7 +87,8 @@ class Story:
         self.promises.doubtful |= held
         self.world.pass_time(LOCK_MS + 1)
         self.world.held.clear()
-        self._rejected(*held)
+        if self.world.broker.logs.failure is None:
+            self._rejected(*held)
 
     def reset(self, state_epoch: int) -> None:
         """Let the group read all records again."""
@@ -241,6 +245,39 @@ def test_a_rejected_record_has_one_dead_letter_after_kills_of_the_next_start_too
 
     kill_at_each_change(root, lambda fs: with_a_stop(root, clock, fs, promises), lambda change: change in chosen,
                         kill_again)
+
+
+def fail_change(base: pathlib.Path, number: int) -> str:
+    """Run the stories on a disk on which the change with this number fails. Then check the directory. Return the change
+    that failed, or '' if the stories ended before it."""
+    (base / str(number)).mkdir()
+    root, clock, promises = prepared(base / str(number)), ManualClock(), Promises()
+    changes, failed = 0, ''
+
+    def fail(change: str, path: str) -> None:
+        nonlocal changes, failed
+        changes += 1
+        if changes - 1 == number:
+            failed = f'{change} of {pathlib.Path(path).relative_to(root)}'
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    fs = FreezingFileSystem(root, fail)
+    try:
+        with_a_stop(root, clock, fs, promises)
+    except (AssertionError, OSError, KafkaError):
+        assert failed
+    fs.before_change = lambda change, path: None
+    if failed:
+        fs.crash(base / str(number) / 'failed', random.Random(number))
+        hold(base / str(number) / 'failed', clock.wall_ms(), promises, f'change {number}, {failed}, has failed')
+    shutil.rmtree(base / str(number))
+    return failed
+
+
+@pytest.mark.usefixtures('many_brokers')
+def test_a_rejected_record_has_one_dead_letter_after_a_failed_change_of_the_disk(memory_path):
+    failed = [fail_change(memory_path, number) for number in spread(count_changes(memory_path), FAILURES)]
+    assert any('dlq.jobs' in change for change in failed), failed
 
 
 @pytest.mark.soak

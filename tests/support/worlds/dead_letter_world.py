@@ -151,14 +151,21 @@ class DeadLetterWorld:
         return dict(self.held)
 
     def acknowledge(self, kinds: Mapping[Place, int], *, answered: Callable[[], None] = lambda: None) -> None:
-        """Acknowledge records, each with a type. Call `answered` as soon as the broker answers."""
-        self.connection.on_reply = answered
-        answer = self.ask('ShareAcknowledge', 2, self.connection, group_id=GROUP, member_id=self.member,
-                          share_session_epoch=self.epoch, topics=[
-                              {'topic_id': self.key(0).topic_id, 'partitions': acknowledgements(kinds)}])
+        """Acknowledge records, each with a type. Call `answered` as soon as the broker answers without an error."""
+        def on_answer(answer: Any) -> None:
+            assert answer.error_code == 0, answer
+            assert {each.error_code for topic in answer.responses for each in topic.partitions} <= {0}, answer
+            answers.append(answer)
+            answered()
+
+        answers: list[Any] = []
+        request = build('ShareAcknowledgeRequest', group_id=GROUP, member_id=self.member,
+                        share_session_epoch=self.epoch, topics=[
+                            {'topic_id': self.key(0).topic_id, 'partitions': acknowledgements(kinds)}])
+        self.broker.begin_noted(request, 2, on_answer, self.connection)
+        self.settle()
         self.connection.on_reply = lambda: None
-        assert answer.error_code == 0, answer
-        assert {each.error_code for topic in answer.responses for each in topic.partitions} <= {0}, answer
+        assert answers
         self.epoch += 1
         for place in kinds:
             self.held.pop(place, None)
