@@ -44,7 +44,7 @@ def _parameters(option: Option) -> dict[str, Any]:
 @click.pass_context
 def main(context: click.Context, /, paths: tuple[str, ...], **values: Any) -> None:
     """Print the contents of a partition's files: batches and records of .log and .checkpoint files, entries of .index,
-    .timeindex, .txnindex and .snapshot files. The output is that of kafka-dump-log 4.3, byte for byte.
+    .timeindex, .txnindex and .snapshot files. The output is that of kafka-dump-log 4.4, byte for byte.
 
     PATH: a file, a pattern such as 'orders-*/*.log', a partition's directory (its segments in order), or a log
     directory (all of its partitions).

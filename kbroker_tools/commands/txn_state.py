@@ -19,6 +19,7 @@ from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Output
 from kbroker_tools.cluster.opening import cluster_options, note_incomplete, open_view
+from kbroker_tools.rows.releases import NEWEST, RELEASES
 
 if TYPE_CHECKING:
     from kbroker_tools.base.view import View
@@ -43,7 +44,7 @@ POLL_INTERVAL_S = 0.5
 @click.option('--max-messages', type=click.IntRange(min=1), metavar='N', help='Stop after N rows.')
 @click.option('--table', 'as_table', is_flag=True,
               help='Show the current state of each transactional.id, offset or group, newest first.')
-@click.option('--compat', type=click.Choice(('4.2', '4.3', '4.4')), default='4.3', show_default=True,
+@click.option('--compat', type=click.Choice(RELEASES), default=NEWEST, show_default=True,
               help='The release of Kafka whose text is printed: from 4.4 on transactionStatus is a name.')
 @output_options
 @cluster_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError
 from kbroker_tools.dump.options import STRING_DECODER, DumpOptions
+from kbroker_tools.rows.releases import NEWEST
 
 if TYPE_CHECKING:
     from kbroker_tools.rows.decoders import Decoder
@@ -14,7 +15,7 @@ def decoder_for(options: DumpOptions) -> Decoder | None:
     """Return the decoder that the options name. Return None if keys and values are shown as UTF-8 text."""
     if options.decoder is not None:
         from kbroker_tools.rows.decoders import decoder
-        return decoder(options.decoder, options.compat or '4.3')
+        return decoder(options.decoder, options.compat or NEWEST)
     classes = (options.key_decoder_class, options.value_decoder_class)
     if all(name in (None, STRING_DECODER) for name in classes):
         return None

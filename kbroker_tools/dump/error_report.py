@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from kbroker_tools.dump.gaps import Gaps
+from kbroker_tools.rows.releases import NEWEST
 
 Pairs = dict[str, list[tuple[int, int]]]
 """Maps each file to pairs of offsets or timestamps, in the order in which the errors were found."""
@@ -18,7 +19,7 @@ class ErrorReport:
     were read.
     """
 
-    def __init__(self, compat: str = '4.3'):
+    def __init__(self, compat: str = NEWEST):
         """`compat` is the release of Kafka's tool whose text is printed."""
         self._is_sorted = compat != '4.2'
         self._mismatches: Pairs = {}

@@ -23,6 +23,7 @@ from kbroker_tools.dump.index_files import (
 )
 from kbroker_tools.dump.log_file import NO_TIMESTAMP_MS, LogFile
 from kbroker_tools.dump.options import DEFAULT_MAX_MESSAGE_BYTES
+from kbroker_tools.rows.releases import NEWEST
 
 NO_OFFSET = -1
 LINES_AT_ONCE = 1024
@@ -40,8 +41,8 @@ class IndexOptions:
     """True if the only check is whether a broker would rebuild the index at its start."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """The most bytes that are read from the log to find the batch of one entry."""
-    compat: str = '4.3'
-    """The release of Kafka's tool whose text is printed: 4.2, 4.3 or 4.4."""
+    compat: str = NEWEST
+    """The release of Kafka's tool whose text is printed, one of RELEASES."""
 
 
 # ---- files

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kbroker_tools.rows.releases import RELEASES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
@@ -65,7 +67,7 @@ OPTIONS = (
     Option('share-group-state-decoder', 'Decode records of __share_group_state.', decoder='share-group-state'),
     Option('compat', 'Behave exactly like this release of Kafka\'s tool: print its texts and its `-1 is followed by N` '
            'for a log that does not begin at offset 0 (4.3 and 4.4), and stop at the first unreadable batch.', None,
-           choices=('4.2', '4.3', '4.4')),
+           choices=RELEASES),
     Option('json', 'Print one JSON object for every record or index entry.'),
     Option('payload', 'The form of keys and values in JSON: text, base64 or hex.', 'utf8',
            choices=('utf8', 'base64', 'hex')),

@@ -29,6 +29,7 @@ from kbroker_tools.dump.options import PROGRAM, DumpOptions
 from kbroker_tools.dump.segment_reader import SegmentReader
 from kbroker_tools.dump.sink import Sink
 from kbroker_tools.dump.text import DumpText
+from kbroker_tools.rows.releases import NEWEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class Dump:
     def _index_options(self) -> IndexOptions:
         from kbroker_tools.dump.index import IndexOptions
         return IndexOptions(self.options.verify_index_only, self.options.index_sanity_check,
-                            self.options.max_message_size, self.options.compat or '4.3')
+                            self.options.max_message_size, self.options.compat or NEWEST)
 
     # ---- following
 
@@ -281,7 +282,7 @@ class Dump:
     def _report(self) -> ErrorReport:
         if self.report is None:
             from kbroker_tools.dump.error_report import ErrorReport
-            self.report = ErrorReport(self.options.compat or '4.3')
+            self.report = ErrorReport(self.options.compat or NEWEST)
         return self.report
 
     def _note_gap(self, first: int, second: int) -> None:

@@ -35,6 +35,7 @@ from kbroker.protocol.messages import (
 from kbroker.protocol.plan import Message
 from kbroker.protocol.rows import TYPE_BYTES, row_classes
 from kbroker.transaction.state import TransactionState
+from kbroker_tools.rows.releases import NEWEST
 
 SHARE_TOPIC, REMOTE_LOG_TOPIC = '__share_group_state', '__remote_log_metadata'
 CONSUMER_PROTOCOL = 'consumer'
@@ -64,13 +65,13 @@ class RecordLike(Protocol):
     def value(self) -> bytes | None: ...
 
 
-def decoder(name: str, compat: str = '4.3') -> Decoder:
+def decoder(name: str, compat: str = NEWEST) -> Decoder:
     """Return the decoder for the name in an option of kafka-dump-log: offsets, transaction, cluster-metadata,
     remote-log-metadata, share-group-state or string."""
     return DECODERS[name](compat)
 
 
-def formatter(name: str, compat: str = '4.3') -> Formatter:
+def formatter(name: str, compat: str = NEWEST) -> Formatter:
     """Return the formatter whose Kafka class name begins with `name`. Names are transaction, offsets and
     group-metadata."""
     return Formatter(FORMATTERS[name], compat)

@@ -1,4 +1,7 @@
-"""Functions that print files as text with Kafka's dump tool, and decode their records with kbroker's decoders."""
+"""Functions that print files as text with Kafka's dump tool, and decode their records with kbroker's decoders.
+
+Both print the text of one release. By default, it is the release whose text kbroker's tools print by default.
+"""
 import re
 
 from support.kafka.apache_kafka import dump_log, run_tools
@@ -6,6 +9,7 @@ from support.kafka.apache_kafka import dump_log, run_tools
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 from kbroker_tools.rows.decoders import decoder
+from kbroker_tools.rows.releases import NEWEST
 
 REASON = re.compile(r"(from (?:key|value)'s buffer due to: ).*")
 OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transaction': '--transaction-log-decoder',
@@ -13,9 +17,10 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
            'remote-log-metadata': '--remote-log-metadata-decoder'}
 
 
-def run_dump_tool(files, *options):
+def run_dump_tool(files, *options, release=NEWEST):
     """Run Kafka's dump tool. Raise no error if it fails."""
-    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])
+    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))],
+                      release=release)
     return done
 
 

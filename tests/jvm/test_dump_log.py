@@ -11,6 +11,7 @@ from support.disk.segment_corpus import corpus, damaged
 from support.kafka.apache_kafka import TOOL_LIMIT_S, KafkaProcess
 
 from kbroker.record.batch import encode_batch
+from kbroker_tools.rows.releases import NEWEST
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -20,8 +21,8 @@ DECODERS = {'__consumer_offsets': '--offsets-decoder', '__transaction_state': '-
             '__cluster_metadata': '--cluster-metadata-decoder'}
 
 
-def kafkas(files, *options):
-    done = run_dump_tool(files, *options)
+def kafkas(files, *options, release=NEWEST):
+    done = run_dump_tool(files, *options, release=release)
     return done.code, done.output.encode(), done.errors
 
 
@@ -32,8 +33,8 @@ def ours(files, *options):
     return done.returncode, done.stdout, done.stderr.decode()
 
 
-def assert_same(files, *options):
-    expected, found = kafkas(files, *options), ours(files, *options, '--compat', '4.3')
+def assert_same(files, *options, release=NEWEST):
+    expected, found = kafkas(files, *options, release=release), ours(files, *options, '--compat', release)
     for line, other in zip(found[1].splitlines(), expected[1].splitlines(), strict=False):
         assert line == other
     assert found[1] == expected[1]
@@ -66,13 +67,13 @@ def test_numbers_are_shown_by_kafkas_decoders(tmp_path):
 
 def test_up_to_where_kafkas_tool_gives_up_both_say_the_same(tmp_path):
     for path in damaged(tmp_path):
-        expected, found = kafkas([path], '--print-data-log'), ours([path], '--print-data-log', '--compat', '4.3')
+        expected, found = kafkas([path], '--print-data-log'), ours([path], '--print-data-log', '--compat', NEWEST)
         assert found[:2] == expected[:2], path
         assert found[0] == 1
         assert len(found[2].splitlines()) == 1, found[2]
 
 
-def assert_same_by_topic(root):
+def assert_same_by_topic(root, release=NEWEST):
     """Compare the dumps of all files of a log directory. For an internal topic, use the decoder of the topic."""
     for topic in (*DECODERS, None):
         files = sorted(path for path in root.rglob('*') if path.suffix in DUMPED and path.is_file()
@@ -80,14 +81,15 @@ def assert_same_by_topic(root):
                        and not path.parent.name.endswith('-delete')
                        and (topic in str(path) if topic else not any(other in str(path) for other in DECODERS)))
         assert files, topic
-        assert_same(files, DECODERS.get(topic, '--print-data-log'))
+        assert_same(files, DECODERS.get(topic, '--print-data-log'), release=release)
 
 
-def test_directories_that_kafka_wrote_are_shown_as_kafka_does(tmp_path):
+@pytest.mark.parametrize('release', ['4.3', NEWEST])
+def test_directories_that_kafka_wrote_are_shown_as_kafka_does(tmp_path, release):
     for archive in DIRECTORIES.glob('*.tgz'):
         with tarfile.open(archive) as tar:
             tar.extractall(tmp_path / archive.stem, filter='data')
-    assert_same_by_topic(tmp_path)
+    assert_same_by_topic(tmp_path, release)
 
 
 @pytest.mark.parametrize('broker_class', [BrokerProcess, KafkaProcess])

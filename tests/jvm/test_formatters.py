@@ -17,6 +17,7 @@ from support.runner.command_runner import run_command
 from kbroker.record.records import decode_records
 from kbroker_tools.cluster.directory_view import DirectoryView
 from kbroker_tools.rows.decoders import RowReader
+from kbroker_tools.rows.releases import NEWEST
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -74,7 +75,8 @@ def kafkas(broker, topic, formatter):
     """
     done, = run_tools(f'{CONSUMER}.ConsoleConsumer', [
         '--bootstrap-server', broker.address, '--topic', topic, '--partition', '0', '--offset', 'earliest',
-        '--formatter', f'{CONSUMER}.{formatter}', '--max-messages', str(count_of_records(broker.directory, topic))])
+        '--formatter', f'{CONSUMER}.{formatter}', '--max-messages', str(count_of_records(broker.directory, topic))],
+        release=NEWEST)
     assert done.code == 0, done.errors
     return done.output
 
@@ -101,7 +103,7 @@ def test_rows_are_shown_as_the_console_consumer_and_the_dump_tool_show_them(brok
         assert expected[name]
         assert all(line.startswith('{"key":{"type":') and line.endswith('}') for line in text.splitlines())
     assert '"members":[{"memberId":' in expected['group-metadata']
-    assert '"transactionStatus":2' in expected['transaction']
+    assert '"transactionStatus":"PrepareCommit"' in expected['transaction']
     broker.stop()
     for name, topic in (('offsets', '__consumer_offsets'), ('transaction', '__transaction_state'),
                         ('cluster-metadata', '__cluster_metadata'), ('string', 'orders')):

@@ -47,7 +47,7 @@ DATA = ('{"producerId":1000,"previousProducerId":1000,"producerEpoch":3,"transac
 
 def test_dump_log_shows_type_and_version_of_a_row_as_strings():
     assert decoder('transaction').decode(0, KEY, encode_row_value(ONGOING, 1)) == (
-        '{"type":"0","data":{"transactionalId":"tx-1"}}', '{"version":"1","data":' + DATA % '1' + '}')
+        '{"type":"0","data":{"transactionalId":"tx-1"}}', '{"version":"1","data":' + DATA % '"Ongoing"' + '}')
 
 
 def test_the_epoch_of_a_client_that_keeps_a_transaction_stands_behind_the_transactions_epoch():
@@ -60,15 +60,16 @@ def test_the_epoch_of_a_client_that_keeps_a_transaction_stands_behind_the_transa
 def test_a_formatter_shows_them_as_numbers():
     record = Record(7, T, KEY, encode_row_value(ONGOING, 1))
     assert formatter('transaction').format(record) == (
-        '{"key":{"type":0,"data":{"transactionalId":"tx-1"}},"value":{"version":1,"data":' + DATA % '1' + '}}')
+        '{"key":{"type":0,"data":{"transactionalId":"tx-1"}},"value":{"version":1,"data":' + DATA % '"Ongoing"' + '}}')
 
 
-def test_the_status_is_a_name_from_4_4_on():
+def test_the_status_is_a_number_before_4_4():
     value = encode_row_value(ONGOING, 1)
-    assert '"transactionStatus":"Ongoing"' in decoder('transaction', '4.4').decode(0, KEY, value)[1]
-    assert DATA % '"Ongoing"' in formatter('transaction', '4.4').format(Record(0, T, KEY, value))
+    assert '"transactionStatus":1,' in decoder('transaction', '4.3').decode(0, KEY, value)[1]
+    assert DATA % '1' in formatter('transaction', '4.3').format(Record(0, T, KEY, value))
     unknown = encode_row_value(TransactionLogValue(transaction_status=11), 1)
-    assert '"transactionStatus":"11"' in decoder('transaction', '4.4').decode(0, KEY, unknown)[1]
+    assert '"transactionStatus":11,' in decoder('transaction', '4.3').decode(0, KEY, unknown)[1]
+    assert '"transactionStatus":"11",' in decoder('transaction').decode(0, KEY, unknown)[1]
 
 
 def test_a_tombstone_is_a_delete():
