@@ -21,7 +21,7 @@ from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.brokers.killing_broker import PREPARE, KillingBroker, Point
 from support.clients.librdkafka import LIMIT_S, create_topics, values_of
 from support.clients.raw_client import RawClient
-from support.clients.two_phase_application import TwoPhaseApplication, find_coordinators
+from support.clients.two_phase_application import BUSY, TwoPhaseApplication, find_coordinators
 from support.kafka.apache_kafka import KafkaProcess, run_several_tools, run_tools
 from support.messages.message_builder import build
 
@@ -164,10 +164,32 @@ def write_and_prepare(broker, name, keeps=0):
 
 
 def end(address, name, pair):
-    """Commit a transaction with a client's producer id and epoch. Return the error code."""
+    """Commit a transaction with a client's producer id and epoch. Repeat the request until the coordinator is loaded.
+    Return the error code.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    request = build('EndTxnRequest', transactional_id=name, producer_id=pair[0], producer_epoch=pair[1], committed=True)
     with RawClient.at(address, LIMIT_S) as client:
-        return client.ask(build('EndTxnRequest', transactional_id=name, producer_id=pair[0], producer_epoch=pair[1],
-                                committed=True), 5).error_code
+        while (code := client.ask(request, 5).error_code) in BUSY:
+            assert time.monotonic() < deadline, code
+    return code
+
+
+def check_ends(kafka, prepared, kept):
+    """Check that Kafka executes a commit of the client that prepared a transaction, even if another one has kept it."""
+    assert end(kafka.address, prepared.name, prepared.pair) == ErrorCode.NONE
+    assert end(kafka.address, kept.name, kept.pair) == ErrorCode.PRODUCER_FENCED
+    assert end(kafka.address, kept.name, kept.producer) == ErrorCode.NONE
+
+
+def hand_over(broker):
+    """Bring the directory of a killed broker to rest. Return {transactional id: is kept} of the transactions in
+    two-phase commit that stay open.
+    """
+    result = CliRunner().invoke(main, ['hand-over', '--data-dir', str(broker.directory), '--json'])
+    assert result.exit_code == 0, result.stderr
+    return {each['transactional_id']: each['is_kept'] for each in json.loads(result.stdout)['open_transactions']
+            if each['is_two_phase']}
 
 
 def kill_after_a_decision(broker):
@@ -198,10 +220,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     left = keep_another(broker)
     prepared, kept = write_and_prepare(broker, 'prepared'), write_and_prepare(broker, 'kept', keeps=1)
     kill_after_a_decision(broker)
-    handed_over = CliRunner().invoke(main, ['hand-over', '--data-dir', str(broker.directory), '--json'])
-    assert handed_over.exit_code == 0, handed_over.stderr
-    assert {each['transactional_id']: each['is_kept'] for each in json.loads(handed_over.stdout)['open_transactions']
-            if each['is_two_phase']} == {'moved': True, 'left': True, 'prepared': False, 'kept': True}
+    assert hand_over(broker) == {'moved': True, 'left': True, 'prepared': False, 'kept': True}
     with KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
                                          'unstable.api.versions.enable': 'true'}) as kafka:
         place = ['--bootstrap-server', kafka.address]
@@ -218,9 +237,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
         assert effect_of_late_offsets(kafka.address, 'late-offsets') == OLDER_OFFSETS_COUNT
-        assert end(kafka.address, 'prepared', prepared.pair) == ErrorCode.NONE
-        assert end(kafka.address, 'kept', kept.pair) == ErrorCode.PRODUCER_FENCED
-        assert end(kafka.address, 'kept', kept.producer) == ErrorCode.NONE
+        check_ends(kafka, prepared, kept)
         for partition in (0, 1):
             await_values(kafka.address, 'orders', ['prepared', 'kept', 'decided'], partition)
         assert kafka.errors() == []
@@ -238,3 +255,17 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     for partition in (0, 1):
         await_values(broker.address, 'orders', ['prepared', 'kept', 'decided', 'after'], partition)
     broker.stop()
+
+
+def test_kafka_4_4_ends_the_transactions_of_a_killed_directory_as_4_3_does(tmp_path):
+    with KillingBroker(tmp_path / 'data', SETTINGS) as broker:
+        create_topics(broker.address, orders=2)
+        prepared, kept = write_and_prepare(broker, 'prepared'), write_and_prepare(broker, 'kept', keeps=1)
+        kill_after_a_decision(broker)
+        assert hand_over(broker) == {'prepared': False, 'kept': True}
+        with KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true'}, '4.4') as kafka:
+            check_ends(kafka, prepared, kept)
+            for partition in (0, 1):
+                await_values(kafka.address, 'orders', ['prepared', 'kept', 'decided'], partition)
+            assert kafka.errors() == []
+            kafka.stop()
