@@ -100,8 +100,11 @@ class QueueSide(PartitionSide):
         await_shown_metadata(self.address)
 
     def settled_state(self) -> Any:
-        """Return the final state of the share partition, when no record waits for a dead letter: the first offset that is
-        not finished, and the batches from there on. The stored start offset depends on the number of rows."""
+        """Return the final state of the share partition when no record waits for a dead letter.
+
+        These are the first offset that is not finished, and the batches from there on. The stored start offset depends
+        on the number of rows.
+        """
         def is_settled() -> bool:
             state = self.state()
             return state is not None and all(batch[2] != ARCHIVING for batch in state[2])
