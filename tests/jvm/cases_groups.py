@@ -230,7 +230,7 @@ def delete_groups_and_offsets(peer: RawPeer) -> None:
             topics=[dict(name=topic or peer.topic, partitions=[dict(partition_index=index) for index in (0, 1, 7)])])
 
     member(peer, peer.topic + '_members')
-    for version in range(3):
+    for version in range(4):
         peer.ask('DeleteGroups', version, groups_names=['no_such_group', peer.topic + '_members', ''])
         commit(peer, peer.topic)
         peer.ask('DeleteGroups', version, groups_names=[peer.topic])

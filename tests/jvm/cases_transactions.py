@@ -219,7 +219,7 @@ def ends_of_transactions(peer: RawPeer) -> None:
 
 @case
 def offsets_in_transactions(peer: RawPeer) -> None:
-    topic_id = peer.create_topic(partitions=2)
+    peer.create_topic(partitions=2)
     find(peer, peer.topic, GROUP)
     producer = Producer(peer, peer.topic, two=False)
 
@@ -284,7 +284,67 @@ def offsets_in_transactions(peer: RawPeer) -> None:
     commit(peer, peer.topic + '_members', member_id=member_id, generation=generation, partition=1)
     two.end(False)
     two.settle()
-    del topic_id
+
+
+@case
+def offsets_in_transactions_by_name_and_by_id(peer: RawPeer) -> None:
+    """Version 6 has topic ids, and more errors of groups than version 5."""
+    ids = {peer.topic: peer.create_topic(partitions=2), 'no_such_topic': b'\7' * 16, '': bytes(16)}
+    consumers, streamers, sharers, classic = (
+        f'{peer.topic}_{kind}' for kind in ('consumers', 'streamers', 'sharers', 'classic'))
+    for group in (peer.topic, consumers, streamers, classic):
+        find(peer, group, GROUP)
+    epoch = peer.prepare(
+        'ConsumerGroupHeartbeat', 1, group_id=consumers, member_id='m', member_epoch=0, rebalance_timeout_ms=60000,
+        topic_partitions=[], subscribed_topic_names=[peer.topic]).member_epoch
+    streams_epoch = peer.prepare(
+        'StreamsGroupHeartbeat', 0, group_id=streamers, member_id='m', member_epoch=0, endpoint_information_epoch=0,
+        rebalance_timeout_ms=60000, active_tasks=[], standby_tasks=[], warmup_tasks=[], process_id='p',
+        topology=dict(epoch=0, subtopologies=[dict(
+            subtopology_id='0', source_topics=[peer.topic], source_topic_regex=[], state_changelog_topics=[],
+            repartition_sink_topics=[], repartition_source_topics=[], copartition_groups=[])]),
+        shutdown_application=False).member_epoch
+    peer.prepare('ShareGroupHeartbeat', 1, group_id=sharers, member_id='m', member_epoch=0, rack_id=None,
+                 subscribed_topic_names=[peer.topic])
+    member_id, generation = member(peer, classic)
+    producer = Producer(peer, peer.topic)
+
+    def offsets(version: int, *topics: str, group: str = peer.topic, partitions: tuple[int, ...] = (0,),
+                metadata: str | None = 'note', member: str = '', generation: int = -1, **options: Any) -> None:
+        peer.ask_settled(
+            'TxnOffsetCommit', version, **producer.who | options, group_id=group, member_id=member,
+            generation_id_or_member_epoch=generation, topics=[dict(
+                **(dict(topic_id=ids[topic]) if version >= 6 else dict(name=topic)),
+                partitions=[dict(partition_index=index, committed_offset=5, committed_metadata=metadata)
+                            for index in partitions]) for topic in topics or (peer.topic,)])
+
+    for version in (5, 6):
+        for group, known in ((peer.topic, 1), (consumers, epoch), (streamers, streams_epoch), (sharers, 1), ('', 1)):
+            for who in (dict(), dict(member='m'), dict(member='m', generation=known), dict(generation=known),
+                        dict(member='m', generation=known + 5), dict(member='other', generation=known)):
+                peer.note = f'{group} {sorted(who)}'
+                offsets(version, group=group, **who)
+        peer.note = ''
+        offsets(version, group=peer.topic + '_absent', generation=0)
+        offsets(version, group=f'{peer.topic}_absent_{version}', member='m')
+        offsets(version, group=classic, member=member_id, generation=generation)
+        offsets(version, group=classic, member=member_id, generation=generation + 1)
+        offsets(version, peer.topic, 'no_such_topic', '', partitions=(0, 9))
+        offsets(version, 'no_such_topic', '')
+        offsets(version, partitions=(9,))
+        offsets(version, metadata='x' * 5000)
+        offsets(version, producer_epoch=producer.epoch + 5)
+        offsets(version, producer_id=producer.producer_id + 1000)
+        offsets(version, transactional_id='no_such_id')
+        for stable in (True, False):
+            peer.ask('OffsetFetch', 7, group_id=peer.topic, require_stable=stable, topics=[
+                dict(name=peer.topic, partition_indexes=[0, 1])])
+        producer.end(version == 5)
+        producer.settle()
+    peer.prepare('ConsumerGroupHeartbeat', 1, group_id=consumers, member_id='m', member_epoch=-1)
+    peer.prepare('StreamsGroupHeartbeat', 0, group_id=streamers, member_id='m', member_epoch=-1)
+    peer.prepare('ShareGroupHeartbeat', 1, group_id=sharers, member_id='m', member_epoch=-1, rack_id=None,
+                 subscribed_topic_names=[])
 
 
 @case
