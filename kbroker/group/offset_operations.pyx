@@ -333,7 +333,10 @@ cdef class Offsets:
 
     def _forget_where(self, is_gone, Completion done):
         """Append tombstones for all offsets for which `is_gone(key, offset)` returns True. This is a generator, which
-        works in parts."""
+        works in parts.
+
+        A tombstone deletes all offsets of a key. So a key with a committed offset that is not gone keeps its offsets.
+        """
         cdef dict in_flight = self._shard.offsets_in_flight()
         cdef list keys = [key for key, committed in in_flight.items() if is_gone(key, committed)]
         cdef Py_ssize_t looked_at = 0
@@ -348,8 +351,9 @@ cdef class Offsets:
                     # that is in flight.
                     if key in in_flight or self._shard.offsets.is_in_flight(key):
                         continue
-                    committed = self._shard.offsets.latest(key)
-                    if committed is not None and is_gone(key, committed):
+                    latest, committed = self._shard.offsets.latest(key), self._shard.offsets.committed(key)
+                    if (latest is not None and is_gone(key, latest)
+                            and (committed is None or committed is latest or is_gone(key, committed))):
                         keys.append(key)
             self._flush_tombstones(keys)
         except KafkaError as error:

@@ -396,6 +396,20 @@ def test_an_offset_that_reaches_a_transaction_after_its_topic_was_recreated_is_n
     assert world.fetched(ORDERS, topic_id=new.topic_id).offset == -1
 
 
+def test_a_start_forgets_no_offset_of_a_topic_because_a_transaction_holds_one_of_its_predecessor(world):
+    """A tombstone for the pending offset would also delete the committed one, whose row is before it in the log."""
+    old = world.topics.topic('orders')
+    world.topics.delete('orders')
+    world.topics.create('orders', 4)
+    world.commit(ORDERS, 7)
+    world.commit_transactional(ORDERS, 5, 1000, topic_id=old.topic_id)
+    world.flush()
+    world.restart()
+    world.end_transaction(1000, commit=False)
+    world.flush()
+    assert world.offset(ORDERS) == 7
+
+
 # Expiry
 
 
