@@ -3,17 +3,19 @@ to 3 of topic a, which the member got in epoch 10."""
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference.streams_reconciliation import ROLES, next_tasks
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
+from kbroker.group.assignors.sticky import Role
 from kbroker.group.modern.reconcile import (
     FREE,
     Assigned,
     State,
     reconcile,
     reconcile_shared,
-    reconcile_tasks,
 )
+from kbroker.group.streams.reconciliation import reconcile_tasks
 
 BOTH = frozenset({b'a', b'b'})
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = State
@@ -137,7 +139,7 @@ def test_a_member_of_a_share_group_takes_its_target_at_once(before, epoch, subsc
     assert run_to_end(reconcile_shared(before, epoch, sets('a2 b1'), subscribed, changed)) == after
 
 
-ACTIVE, STANDBY = ('active', '0'), ('standby', '0')
+ACTIVE, STANDBY, WARMUP = ((role, '0') for role in Role)
 
 
 def tasks(before, epoch, target, owned, held=()):
@@ -146,9 +148,55 @@ def tasks(before, epoch, target, owned, held=()):
 
 def test_a_member_of_a_streams_group_revokes_tasks_of_any_role_first():
     before = Assigned(STABLE, 10, 9, {ACTIVE: {0: 10, 1: 10}, STANDBY: {2: 10}})
-    target = {ACTIVE: frozenset({0, 2}), STANDBY: frozenset({1})}
+    target = {ACTIVE: frozenset({0, 3})}
     assert tasks(before, 11, target, None) == Assigned(
         UNREVOKED, 10, 10, {ACTIVE: {0: 10}}, {ACTIVE: {1: 10}, STANDBY: {2: 10}})
+
+
+def test_an_active_task_becomes_a_standby_task_at_once_and_is_revoked():
+    before = Assigned(STABLE, 10, 9, {ACTIVE: {0: 10, 1: 10}})
+    target = {ACTIVE: frozenset({0}), STANDBY: frozenset({1})}
+    assert tasks(before, 11, target, None) == Assigned(
+        UNREVOKED, 10, 10, {ACTIVE: {0: 10}, STANDBY: {1: 11}}, {ACTIVE: {1: 10}})
+
+
+@pytest.mark.parametrize(('has', 'wants'), [(STANDBY, WARMUP), (WARMUP, STANDBY)])
+def test_a_copy_changes_between_standby_and_warm_up_without_a_revocation(has, wants):
+    before = Assigned(STABLE, 10, 9, {has: {1: 10}})
+    assert tasks(before, 11, {wants: frozenset({1})}, None) == Assigned(STABLE, 11, 10, {wants: {1: 11}})
+
+
+@pytest.mark.parametrize('copy', [STANDBY, WARMUP])
+def test_a_copy_that_becomes_active_is_kept_until_the_active_task_is_granted(copy):
+    before = Assigned(STABLE, 10, 9, {copy: {1: 10}, ACTIVE: {0: 10}})
+    target = {ACTIVE: frozenset({1})}
+    revoking = Assigned(UNREVOKED, 10, 10, {copy: {1: 10}}, {ACTIVE: {0: 10}})
+    assert tasks(before, 11, target, {ACTIVE: frozenset({0})}) == revoking
+    assert tasks(revoking, 11, target, {}, {(ACTIVE, 1)}) == Assigned(UNRELEASED, 11, 10, {copy: {1: 10}})
+    assert tasks(revoking, 11, target, {}) == Assigned(STABLE, 11, 10, {ACTIVE: {1: 11}})
+
+
+TASKS = st.lists(st.sampled_from([*ROLES, None]), min_size=4, max_size=4).map(lambda roles: {
+    role: frozenset(number for number, each in enumerate(roles) if each == role) for role in ROLES})
+"""The tasks of one member by role. A member has a task in one role at most."""
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(TASKS, TASKS, TASKS, st.none() | TASKS)
+def test_roles_change_as_in_the_formulas(has, wants, unreleased, owned):
+    before = Assigned(STABLE, 10, 9, {(Role(role), '0'): dict.fromkeys(has[role], 10) for role in ROLES})
+
+    def keyed(tasks):
+        return None if tasks is None else {(Role(role), '0'): tasks[role] for role in ROLES}
+
+    found = run_to_end(reconcile_tasks(before, 11, keyed(wants), lambda key, number: number in unreleased[key[0]],
+                                       keyed(owned)))
+    expected = next_tasks(has, wants, unreleased, owned)
+    assert ({role: frozenset(found.assigned.get((Role(role), '0'), ())) for role in ROLES},
+            {role: frozenset(found.pending.get((Role(role), '0'), ())) for role in ROLES}) == (
+        expected.tasks, expected.revoked)
+    if found.state is not UNREVOKED:
+        assert found.state is (UNRELEASED if expected.waits else STABLE)
 
 
 def test_a_task_waits_for_the_member_that_hinders_it():

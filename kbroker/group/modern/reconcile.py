@@ -4,7 +4,8 @@ A member first gives up the partitions or tasks that are not in its target. Then
 other member holds. The functions are pure: they return a new value, and use no clock, log or setting.
 
 An assignment maps a key to numbers with their assignment epochs. In consumer and share groups, a key is the id of a
-topic and a number is a partition. In streams groups, a key is (role, subtopology) and a number is a task.
+topic and a number is a partition. In streams groups, a key is (role, subtopology) and a number is a task; their
+functions are in `streams/reconciliation`.
 """
 from __future__ import annotations
 
@@ -77,9 +78,9 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
         return owner(topic, partition) != FREE and partition not in member.pending.get(topic, ())
 
     if member.is_reconciled_to(target_epoch) or (
-            member.state is State.UNREVOKED and (yield from _owns(owned, member.pending))):
+            member.state is State.UNREVOKED and (yield from owns(owned, member.pending))):
         return (yield from _trim(member, owned, subscribed)) if subscription_changed else member
-    _check_known(member, owned)
+    check_known(member, owned)
     wanted = {topic: partitions for topic, partitions in target.items() if subscribed and topic in subscribed}
     return (yield from _next(member, member.epoch, target_epoch, wanted, is_unreleased, owned))
 
@@ -104,25 +105,8 @@ def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[by
     return Assigned(State.STABLE, target_epoch, member.epoch, assigned)
 
 
-def reconcile_tasks(member: Assigned[Key], target_epoch: int, target: Sets[Key],
-                    is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
-    """Return the next assignment of a member of a streams group.
-
-    `is_unreleased` returns whether the member has to wait for a new task until another member has given it up. Raise
-    FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a task.
-    """
-    if member.is_reconciled_to(target_epoch):
-        return member
-    epoch = member.epoch
-    if member.state is State.UNREVOKED:
-        if (yield from _owns(owned, member.pending)):
-            return member
-        epoch += 1
-    _check_known(member, owned)
-    return (yield from _next(member, epoch, target_epoch, target, is_unreleased, owned))
-
-
-def _check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
+def check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
+    """Raise FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own something."""
     if member.state is State.UNKNOWN and (owned is None or any(owned.values())):
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH,
                          'the state of the member is not known; it has to give everything up and join again')
@@ -152,15 +136,15 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
                 yield
         if pace.spend(len(has) // 8 + 1):
             yield
-    revoked = _without_empty(revoked)
-    if revoked and (yield from _owns(owned, revoked)):
-        return Assigned(State.UNREVOKED, epoch, member.epoch, _without_empty(kept), revoked)
+    revoked = without_empty(revoked)
+    if revoked and (yield from owns(owned, revoked)):
+        return Assigned(State.UNREVOKED, epoch, member.epoch, without_empty(kept), revoked)
     for key, news in added.items():
         kept[key].update(news)
         if pace.spend():
             yield
     state = State.UNRELEASED if waits else State.STABLE
-    return Assigned(state, target_epoch, member.epoch, _without_empty(kept), {})
+    return Assigned(state, target_epoch, member.epoch, without_empty(kept), {})
 
 
 def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
@@ -171,12 +155,12 @@ def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection
     if not dropped and (subscribed is not None or member.pending):
         return member           # if no subscribed topic is left, Kafka counts this as a change
     pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
-    if pending and (yield from _owns(owned, pending)):
+    if pending and (yield from owns(owned, pending)):
         return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)
     return replace(member, previous_epoch=member.epoch, assigned=kept, pending={})
 
 
-def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
+def owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
     """Return whether the member may still own one of the partitions or tasks in `numbers`. Return True if `owned` is
     None, because the request does not list what the member owns.
     """
@@ -191,5 +175,6 @@ def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, Non
     return False
 
 
-def _without_empty(numbers: dict[Key, dict[int, int]]) -> dict[Key, dict[int, int]]:
+def without_empty(numbers: dict[Key, dict[int, int]]) -> dict[Key, dict[int, int]]:
+    """Return the numbers without the keys that have none."""
     return {key: found for key, found in numbers.items() if found}

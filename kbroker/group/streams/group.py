@@ -58,8 +58,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         self._active = TaskHolders[str]()
         """The active tasks that members hold, by subtopology. They include active tasks whose revocation is not
         confirmed yet."""
-        self._in_process = TaskHolders[tuple[str, str]]()
-        """The tasks that the members of each process hold in any role, by process and subtopology."""
+        self._in_process = TaskHolders[tuple[str, Role, str]]()
+        """The tasks that the members of each process hold, by process, role and subtopology."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -89,17 +89,23 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     def names_with(self, before: StreamsMember | None, after: StreamsMember | None) -> Iterable[str]:
         return self.names
 
-    def is_unreleased(self, process_id: str, key: Key, number: int) -> bool:
-        """Return whether a member of the process must wait for a new task, because other members have not given it up
-        yet.
+    def is_unreleased(self, member: StreamsMember, key: Key, number: int) -> bool:
+        """Return whether the member must wait for a new task, because other members have not given it up yet.
 
-        A member waits for an active task while another member has it as an active task. A member also waits for a task
-        of any role while a member of the same process has the task in any role, because the members of a process share
-        the directory of the task's state.
+        A member waits for an active task while any member has it as an active task. A member also waits for a task of
+        any role while another member of the same process has the task in any role, because the members of a process
+        share the directory of the task's state. For a warm-up task, a member waits until it has itself given up the
+        active task.
         """
         role, subtopology = key
-        return self._in_process.has((process_id, subtopology), number) or (
-            role is Role.ACTIVE and self._active.has(subtopology, number))
+        if role is Role.ACTIVE and self._active.has(subtopology, number):
+            return True
+        for each in Role:
+            is_own = number in member.held.assigned.get((each, subtopology), ()) and not (
+                role is Role.WARMUP and each is Role.ACTIVE)
+            if not is_own and self._in_process.has((member.process_id, each, subtopology), number):
+                return True
+        return False
 
     def put_task_offsets(self, member_id: str, offsets: TaskOffsets) -> None:
         """Replace the offsets that a member has reported for its tasks."""
@@ -159,7 +165,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
                 continue
             for tasks in (member.held.assigned, member.held.pending):
                 for (role, subtopology), numbers in tasks.items():
-                    change(self._in_process, (member.process_id, subtopology), numbers)
+                    change(self._in_process, (member.process_id, role, subtopology), numbers)
                     if role is Role.ACTIVE:
                         change(self._active, subtopology, numbers)
 

@@ -25,7 +25,7 @@ from kbroker.group.modern.heartbeat import (
     assign,
     not_found,
 )
-from kbroker.group.modern.reconcile import Assigned, reconcile_tasks
+from kbroker.group.modern.reconcile import Assigned
 from kbroker.group.modern.static_members import find_member, successor
 from kbroker.group.streams import rows
 from kbroker.group.streams.group import StreamsGroup
@@ -41,6 +41,7 @@ from kbroker.group.streams.member import (
     offsets_bytes,
     read_topology,
 )
+from kbroker.group.streams.reconciliation import reconcile_tasks
 from kbroker.group.streams.topology import ConfiguredTopology, InternalTopic, Status, configure, required_topics
 from kbroker.group.turns import Outcome
 from kbroker.protocol import messages
@@ -266,7 +267,7 @@ class StreamsSteps:
         if not draft.origin.held.is_reconciled_to(draft.assignment_epoch):
             held: Assigned[Key] = yield from reconcile_tasks(
                 draft.origin.held, draft.assignment_epoch, draft.target() or NOTHING,
-                partial(group.is_unreleased, member.process_id), owned_tasks(call.request))
+                partial(group.is_unreleased, member), owned_tasks(call.request))
             if held != draft.origin.held:
                 draft.member = replace(member, held=held)
                 draft.rows.append(rows.current_row(group.group_id, member.member_id, held))
