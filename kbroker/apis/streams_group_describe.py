@@ -20,7 +20,7 @@ from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.streams.group import StreamsGroup
-from kbroker.group.streams.member import NOTHING, StreamsMember
+from kbroker.group.streams.member import NO_OFFSETS, NOTHING, StreamsMember, TaskOffsets
 from kbroker.group.streams.topology import InternalTopic, Subtopology, configure, required_topics
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -126,13 +126,27 @@ class Description:
         if member.endpoint is not None:
             endpoint = response_class().Endpoint(host=member.endpoint.host, port=member.endpoint.port)
         self._room.take(1 + len(member.tags), len(member.process_id))
+        reported = group.task_offsets.get(member.member_id, NO_OFFSETS)
         return response_class().Member(
             member_id=member.member_id, instance_id=member.instance_id, rack_id=member.rack_id,
             member_epoch=member.epoch, client_id=member.client_id, client_host=member.client_host,
             topology_epoch=member.topology_epoch, process_id=member.process_id, user_endpoint=endpoint,
             client_tags=[response_class().KeyValue(key=key, value=value) for key, value in member.tags],
-            task_offsets=[], task_end_offsets=[], assignment=(yield from self._assignment(member.held.assigned)),
+            task_offsets=(yield from self._offsets(reported.offsets)),
+            task_end_offsets=(yield from self._offsets(reported.end_offsets)),
+            assignment=(yield from self._assignment(member.held.assigned)),
             target_assignment=(yield from self._assignment(group.targets.get(member.member_id, NOTHING))))
+
+    def _offsets(self, reported: TaskOffsets) -> Steps:
+        found = []
+        for subtopology in sorted(reported):
+            self._room.take(len(reported[subtopology]), len(subtopology))
+            for partition, offset in sorted(reported[subtopology].items()):
+                found.append(response_class().TaskOffset(
+                    subtopology_id=subtopology, partition=partition, offset=offset))
+                if self.pace.spend():
+                    yield
+        return found
 
     def _assignment(self, tasks: Mapping[Key, Iterable[int]]) -> Steps:
         found: dict[Role, list[Any]] = {role: [] for role in Role}

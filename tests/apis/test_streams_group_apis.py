@@ -97,6 +97,10 @@ def test_a_static_member_may_leave_temporarily_and_report_warm_up_tasks_and_offs
     assert send(**JOIN, **static, topology=topology(part())).error_code == ErrorCode.NONE
     warm = {**TASKS, 'warmup_tasks': [{'subtopology_id': '0', 'partitions': [0]}]}
     assert send(**BEAT, **static, **warm).error_code == ErrorCode.NONE
+    member, = send.client.ask('StreamsGroupDescribe', 1, group_ids=['g'], include_authorized_operations=False,
+                              include_topology_description=False).groups[0].members
+    assert [(each.subtopology_id, each.partition, each.offset) for each in (
+        *member.task_offsets, *member.task_end_offsets)] == [('0', 0, 7)] * 2
     away = send(**{**BEAT, 'member_epoch': -2}, instance_id='i')
     assert (away.error_code, away.member_epoch) == (ErrorCode.NONE, -2)
 

@@ -325,15 +325,17 @@ def test_a_member_that_has_reported_the_offset_of_a_task_gets_it_when_its_owner_
 def test_offsets_stay_until_the_member_reports_others_or_leaves():
     world = world_of()
     a = StreamsClient(world, 'a')
-    a.join(task_offsets=offsets({0: 1, 1: 2}) + offsets({0: 3}, 'unknown'))
-    group = streams_group(world)
-    with_two = group.held_bytes
-    assert group.task_offsets == {'a': {'0': {0: 1, 1: 2}}}
+    a.join(task_offsets=offsets({0: 8}))
+    assert streams_group(world).task_offsets == {}  # as in Kafka, the join that creates the group does not count
+    a.heartbeat(task_offsets=offsets({0: 1, 1: 2}), task_end_offsets=offsets({5: 6}, 'any'))
+    with_three = streams_group(world).held_bytes
+    both = {'a': ({'0': {0: 1, 1: 2}}, {'any': {5: 6}})}
+    assert streams_group(world).task_offsets == both
     a.heartbeat({})
-    assert streams_group(world).task_offsets == {'a': {'0': {0: 1, 1: 2}}}
+    assert streams_group(world).task_offsets == both
     a.heartbeat(task_offsets=offsets({0: 9}))
-    assert streams_group(world).task_offsets == {'a': {'0': {0: 9}}}
-    assert streams_group(world).held_bytes == with_two - OFFSET_BYTES
+    assert streams_group(world).task_offsets == {'a': ({'0': {0: 9}}, {'any': {5: 6}})}
+    assert streams_group(world).held_bytes == with_three - OFFSET_BYTES
     b = StreamsClient(world, 'b')
     b.join()
     a.leave()

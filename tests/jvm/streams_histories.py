@@ -41,7 +41,7 @@ SETTINGS = {
     'kbroker.replication.factor.accept': 'strict',
 }
 DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
-           'Assignment delayed ')
+           'Assignment delayed ', 'Missing required client tags')
 """The beginnings of the status details whose words are compared."""
 PROCESSES = dict(zip('ABCDE', '0@P`p', strict=True))
 """Maps the letter of a process in a history to its id. The ids have the same hash modulo 16."""
@@ -52,6 +52,8 @@ ROLES = ('active', 'standby', 'warmup')
 Tasks = dict[str, list[dict[str, Any]] | None]
 Task = tuple[str, str, int]
 """A task: (role, subtopology, number)."""
+Changes = tuple[tuple[str, Any], ...]
+"""Additional fields of a request, by name."""
 Shape = Callable[[Callable[[str], str]], list[dict[str, Any]]]
 
 
@@ -289,11 +291,11 @@ class StreamsSide(GroupSide):
         return (sorted(task for tasks in self.targets.values() for task in tasks),
                 sorted(loads[process] / threads[process] for process in threads), stay)
 
-    def beat(self, slot: str, **fields: Any) -> Any:
+    def beat(self, slot: str, version: int = 1, **fields: Any) -> Any:
         """Send a StreamsGroupHeartbeat, and wait until missing topics exist. Return the answer in comparable form."""
         fields = {'group_id': self.group, 'member_id': slot, 'endpoint_information_epoch': 0,
                   'shutdown_application': False, **fields}
-        answer = self.peer.ask('StreamsGroupHeartbeat', 0, **fields)
+        answer = self.peer.ask('StreamsGroupHeartbeat', version, **fields)
         if answer.error_code == 0:
             self.epochs[slot] = answer.member_epoch
             self.endpoint_epochs[slot] = answer.endpoint_information_epoch
@@ -404,8 +406,8 @@ class StreamsSide(GroupSide):
         return (sorted(detail.replace(',', '').split()) if detail.startswith(DETAILS) else '*'), bool(failure)
 
     def described(self) -> Any:
-        return self.peer.ask('StreamsGroupDescribe', 0, group_ids=[self.group],
-                             include_authorized_operations=False).groups[0]
+        return self.peer.ask('StreamsGroupDescribe', 1, group_ids=[self.group], include_authorized_operations=False,
+                             include_topology_description=True).groups[0]
 
     def configure(self, operation: int) -> None:
         is_short = operation == SET
@@ -419,6 +421,11 @@ def missing_topics(status: Any) -> list[str]:
     return names
 
 
+def changed(changes: Changes) -> dict[str, Any]:
+    """Return fields of a request from the changes of an operation, in which tuples replace lists."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changes}
+
+
 # ---- operations
 
 @dataclasses.dataclass(frozen=True)
@@ -430,7 +437,7 @@ class StreamsJoin:
     process: str = ''
     epoch: int = 0
     endpoint: str = ''
-    changes: tuple[tuple[str, Any], ...] = ()
+    changes: Changes = ()
 
     def run(self, side: StreamsSide) -> Any:
         parts = {**SHAPES, **ODD_SHAPES}[self.shape](side.topic)
@@ -440,7 +447,7 @@ class StreamsJoin:
                    topology=dict(epoch=self.epoch, subtopologies=parts), active_tasks=[], standby_tasks=[],
                    warmup_tasks=[], client_tags=[],
                    user_endpoint=dict(host=self.endpoint, port=1) if self.endpoint else None),
-            **dict(self.changes)})
+            **changed(self.changes)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -454,23 +461,25 @@ class StreamsBeat:
     shift: int = 0
     shutdown: bool = False
     endpoints: str = 'last'
+    changes: Changes = ()
+    version: int = 1
 
     def run(self, side: StreamsSide) -> Any:
         known = side.endpoint_epochs.get(self.slot, 0) if self.endpoints == 'last' else int(self.endpoints)
         return side.beat(
-            self.slot, member_epoch=max(side.epochs.get(self.slot, 1) + self.shift, 0),
+            self.slot, self.version, member_epoch=max(side.epochs.get(self.slot, 1) + self.shift, 0),
             shutdown_application=self.shutdown, endpoint_information_epoch=known,
-            **side.owned_tasks(self.slot, self.report))
+            **side.owned_tasks(self.slot, self.report), **changed(self.changes))
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamsLeave:
     slot: str
     epoch: int = -1
-    changes: tuple[tuple[str, Any], ...] = ()
+    changes: Changes = ()
 
     def run(self, side: StreamsSide) -> Any:
-        return side.beat(self.slot, member_epoch=self.epoch, **dict(self.changes))
+        return side.beat(self.slot, member_epoch=self.epoch, **changed(self.changes))
 
 
 class StreamsCrash(MemberCrash):
@@ -486,6 +495,16 @@ class Standbys:
 
     def run(self, side: StreamsSide) -> None:
         side.set_config('streams.num.standby.replicas', str(self.number))
+
+
+@dataclasses.dataclass(frozen=True)
+class RequiredTags:
+    """The client tags that members of the group must have change."""
+
+    names: str
+
+    def run(self, side: StreamsSide) -> None:
+        side.set_config('streams.rack.aware.assignment.tags', self.names)
 
 
 @dataclasses.dataclass(frozen=True)

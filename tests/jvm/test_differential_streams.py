@@ -1,4 +1,4 @@
-"""Random histories of streams groups run on Apache Kafka 4.3 and on kbroker. Answers and rows agree, step by step.
+"""Random histories of streams groups run on Apache Kafka and on kbroker. Answers and rows agree, step by step.
 
 Covers KIP-1071.
 """
@@ -15,6 +15,7 @@ from streams_histories import (
     SHAPES,
     DeleteInternal,
     OddBeat,
+    RequiredTags,
     Standbys,
     StreamsBeat,
     StreamsCrash,
@@ -62,6 +63,13 @@ ODD_FIELDS = st.fixed_dictionaries({
 })
 
 
+STATIC = (('instance_id', 'one'),)
+TAGGED = (('client_tags', ({'key': 'zone', 'value': 'a'},)),)
+OFFSETS = (('task_offsets', tuple({'subtopology_id': '0', 'partition': number, 'offset': 5 * number}
+                                  for number in range(3))), ('task_end_offsets', ()))
+TWICE = (('task_offsets', ({'subtopology_id': '0', 'partition': 0, 'offset': 5},) * 2),)
+
+
 def odd(slot, fields):
     """Return a heartbeat with arbitrary fields, in the group of the history or in a group with an odd name."""
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
@@ -72,7 +80,8 @@ def odd(slot, fields):
 def joins(shapes):
     """Return a strategy for joins. A member is in its own process or in process A, and may have an endpoint."""
     return st.builds(StreamsJoin, SLOTS, shapes, st.sampled_from(['', '', 'A']),
-                     st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']))
+                     st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']),
+                     st.sampled_from([*[()] * 4, STATIC, STATIC, TAGGED, OFFSETS, STATIC + TAGGED, STATIC + OFFSETS]))
 
 
 def operations(shape):
@@ -87,6 +96,10 @@ def operations(shape):
         *[joins(shapes)] * 2,
         st.builds(StreamsBeat, SLOTS, REPORTS),
         st.builds(StreamsBeat, SLOTS, REPORTS, SHIFTS),
+        st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.just(False), st.just('last'),
+                  st.sampled_from([STATIC, STATIC, OFFSETS, TWICE, ()]), st.sampled_from([0, 1])),
+        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -2, -2]), st.just(STATIC)),
+        st.builds(RequiredTags, st.sampled_from(['', 'zone', 'zone,rack'])),
         st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.booleans(), st.sampled_from(['last', '0', '99'])),
         st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -1, -2])),
         st.builds(StreamsCrash, SLOTS),
@@ -129,6 +142,22 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
 
 @pytest.mark.parametrize('history', [
     pytest.param([*JOINED, Ask('describe')], id='two members'),
+    pytest.param([StreamsJoin('A', 'a', changes=STATIC), StreamsJoin('B', 'a'), StreamsBeat('A', changes=STATIC),
+                  StreamsBeat('A', 'last', changes=STATIC), StreamsBeat('B', 'last'),
+                  StreamsJoin('C', 'a', changes=STATIC), StreamsLeave('A', -2), StreamsLeave('A', -2, STATIC),
+                  Ask('describe'),
+                  StreamsJoin('C', 'a', 'A', changes=STATIC), StreamsBeat('A', changes=STATIC),
+                  StreamsBeat('C', 'last', changes=STATIC), StreamsLeave('C', -2, STATIC),
+                  StreamsJoin('D', 'a', changes=STATIC), Ask('describe'), StreamsLeave('D', -1, STATIC),
+                  StreamsBeat('D', changes=STATIC), StreamsLeave('B')], id='a static member'),
+    pytest.param([StreamsJoin('A', 'state', changes=OFFSETS), StreamsBeat('A', changes=TWICE),
+                  StreamsJoin('B', 'state', changes=OFFSETS), Standbys(1), StreamsBeat('A', 'last'),
+                  StreamsBeat('B', 'last', changes=OFFSETS), StreamsLeave('A'), StreamsBeat('B', 'last'),
+                  StreamsJoin('C', 'state'), StreamsBeat('B', 'last'), Ask('describe')], id='offsets of tasks'),
+    pytest.param([StreamsJoin('A', 'a', changes=TAGGED), RequiredTags('zone'), StreamsBeat('A', 'last'),
+                  StreamsJoin('B', 'a'), StreamsBeat('B', version=0), RequiredTags('zone,rack'),
+                  StreamsBeat('A', 'last'), StreamsBeat('B', 'last'), RequiredTags(''), StreamsBeat('A', 'last')],
+                 id='client tags'),
     pytest.param([*JOINED, StreamsCrash('A'), StreamsBeat('B', 'last'), Ask('describe')], id='a crash'),
     pytest.param([*JOINED[:-1], StreamsCrash('A'), StreamsJoin('A', 'a')], id='a crash, and the process comes back'),
     pytest.param([*JOINED, StreamsLeave('A'), StreamsBeat('B', 'last'), StreamsLeave('B'), Ask('describe'),

@@ -152,9 +152,9 @@ class Draft(Generic[G, M]):
         return self.group.targets.get(self.stored_id if member_id == self.member.member_id else member_id)
 
     def has_target(self, member_id: str, target: Any) -> bool:
-        """Return whether a row already stores this target of the member. As in Kafka, a member that returns under a new
-        id has no row with its target yet."""
-        return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
+        """Return whether a row already stores this target of the member. For a member that returns under a new id, the
+        operation has a row with its former target already."""
+        return target == self.stored_target(member_id)  # type: ignore[no-any-return]
 
 
 AnyDraft = Draft[Any, Any]

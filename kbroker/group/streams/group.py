@@ -16,11 +16,10 @@ from kbroker.group.streams.member import (
     NO_OFFSETS,
     NO_TOPOLOGY_EPOCH,
     DescriptionEpochs,
+    ReportedOffsets,
     StreamsMember,
     Target,
-    TaskOffsets,
     Topology,
-    offsets_bytes,
     read_topology,
 )
 from kbroker.group.streams.task_holders import TaskHolders
@@ -51,8 +50,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         self.shutdown_by = ''
         """The id of the member that requested the shutdown of the application; empty if no member did. No row stores
         it."""
-        self.task_offsets: dict[str, TaskOffsets] = {}
-        """Maps a member id to the offsets that the member has reported last. No row stores them."""
+        self.task_offsets: dict[str, ReportedOffsets] = {}
+        """Maps a member id to the offsets that the member has reported. No row stores them."""
         self._subtopologies: dict[str, str] = {}
         """Maps each topic to the id of the subtopology that reads it."""
         self._active = TaskHolders[str]()
@@ -107,11 +106,11 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
                 return True
         return False
 
-    def put_task_offsets(self, member_id: str, offsets: TaskOffsets) -> None:
-        """Replace the offsets that a member has reported for its tasks."""
-        self.hold(offsets_bytes(offsets) - offsets_bytes(self.task_offsets.pop(member_id, NO_OFFSETS)))
-        if offsets:
-            self.task_offsets[member_id] = offsets
+    def put_task_offsets(self, member_id: str, reported: ReportedOffsets) -> None:
+        """Replace the offsets that a member has reported for tasks."""
+        self.hold(reported.held_bytes - self.task_offsets.pop(member_id, NO_OFFSETS).held_bytes)
+        if reported != NO_OFFSETS:
+            self.task_offsets[member_id] = reported
 
     # Offsets
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,11 +34,11 @@ from kbroker.group.streams.member import (
     NO_TOPOLOGY_EPOCH,
     NOTHING,
     Endpoint,
+    ReportedOffsets,
     StreamsMember,
     Target,
     TaskOffsets,
     Topology,
-    offsets_bytes,
     read_topology,
 )
 from kbroker.group.streams.reconciliation import reconcile_tasks
@@ -81,8 +81,8 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     endpoint_changes: int = 0
     """1 if the heartbeat changes the member's endpoint or the partitions that can be queried there, else 0. It is added
     to the group's `endpoint_epoch`."""
-    task_offsets: TaskOffsets | None = None
-    """The offsets of tasks that the changed member reports; None if the request has no list of them."""
+    task_offsets: ReportedOffsets | None = None
+    """The offsets of tasks that the changed member has reported after the operation; None if the request has none."""
     endpoints: list[Any] | None = None
     """The descriptions of all endpoints and their partitions for the response; None if the client already knows
     them."""
@@ -95,8 +95,8 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
             self.group.group_id, self.epoch, self.metadata_hash, self.validated_epoch, self.configs,
             self.group.described)]
 
-    def offsets_of(self, member_id: str) -> TaskOffsets:
-        """Return the offsets of tasks that the member has reported last."""
+    def offsets_of(self, member_id: str) -> ReportedOffsets:
+        """Return the offsets of tasks that the member has reported."""
         if member_id == self.member.member_id and self.task_offsets is not None:
             return self.task_offsets
         return self.group.task_offsets.get(member_id, NO_OFFSETS)
@@ -158,16 +158,17 @@ class StreamsSteps:
                 or draft.configs != group.assignment_configs)
 
     def take_offsets(self, draft: StreamsDraft, request: Any) -> Steps[None]:
-        """Keep the offsets of tasks that the request reports in the draft. Skip those of unknown subtopologies."""
-        known = {part.subtopology_id for part in draft.topology.subtopologies}
+        """Keep the offsets that the request reports in the draft. A list that the request does not have stays."""
+        reported = before = draft.offsets_of(draft.member.member_id)
         if request.task_offsets is not None:
-            draft.task_offsets = yield from read_offsets(request.task_offsets, known)
-            before = draft.group.task_offsets.get(draft.member.member_id, NO_OFFSETS)
-            more_bytes = offsets_bytes(draft.task_offsets) - offsets_bytes(before)
+            reported = reported._replace(offsets=(yield from read_offsets(request.task_offsets)))
+        if request.task_end_offsets is not None:
+            reported = reported._replace(end_offsets=(yield from read_offsets(request.task_end_offsets)))
+        if reported is not before:
+            more_bytes = reported.held_bytes - before.held_bytes
             if more_bytes > 0:
                 self.place.shard.memory.check(more_bytes)
-        if request.task_end_offsets is not None:
-            yield from read_offsets(request.task_end_offsets, ())
+            draft.task_offsets = reported
 
     def topology_of(self, draft: StreamsDraft, call: Call) -> Topology:
         """Return the group's topology. If the group has no topology yet, use the request's topology, and add its row to
@@ -249,7 +250,7 @@ class StreamsSteps:
         pace, members = Pace(), []
         for member in draft.members():
             members.append(TaskMember(member.member_id, member.process_id, member.held.assigned,
-                                      draft.offsets_of(member.member_id)))
+                                      draft.offsets_of(member.member_id).offsets))
             if pace.spend():
                 yield
         stateful = frozenset(part.subtopology_id for part in draft.topology.subtopologies if part.changelogs)
@@ -350,7 +351,8 @@ class StreamsSteps:
             group.configured = draft.configured
             group.shutdown_by = draft.shutdown_by
             group.endpoint_epoch += draft.endpoint_changes
-            if draft.task_offsets is not None:
+            if draft.task_offsets is not None and draft.group.topology is not None:
+                # As in Kafka, the offsets in the join that creates the group are lost.
                 group.put_task_offsets(draft.member.member_id, draft.task_offsets)
 
 
@@ -409,12 +411,9 @@ def needs_new_targets(draft: StreamsDraft, request: Any) -> bool:
         or member.rack_id != origin.rack_id or member.tags != origin.tags)
 
 
-def read_offsets(reported: list[Any], known: Collection[str]) -> Steps[dict[str, dict[int, int]]]:
-    """Return the reported offsets of tasks, by subtopology id and task number. Skip subtopologies that are not in
-    `known`.
-
-    Raise INVALID_REQUEST if a task is reported twice.
-    """
+def read_offsets(reported: list[Any]) -> Steps[TaskOffsets]:
+    """Return the reported offsets of tasks, by subtopology id and task number. Raise INVALID_REQUEST if a task is
+    reported twice."""
     pace, found = Pace(), dict[str, dict[int, int]]()
     for each in reported:
         offsets = found.setdefault(each.subtopology_id, {})
@@ -424,7 +423,7 @@ def read_offsets(reported: list[Any], known: Collection[str]) -> Steps[dict[str,
         offsets[each.partition] = each.offset
         if pace.spend():
             yield
-    return {subtopology: offsets for subtopology, offsets in found.items() if subtopology in known}
+    return found
 
 
 def owned_tasks(request: Any) -> Target | None:

@@ -17,9 +17,8 @@ Target = Mapping[Key, frozenset[int]]
 NOTHING: Target = {}
 
 TaskOffsets = Mapping[str, Mapping[int, int]]
-"""The offsets that a member has reported for tasks: maps a subtopology id to task numbers and their offsets."""
+"""Offsets of tasks: maps a subtopology id to task numbers and their offsets."""
 
-NO_OFFSETS: TaskOffsets = {}
 OFFSET_BYTES = 130
 """The memory in bytes of one offset in TaskOffsets, measured on CPython 3.11 with 64 bits."""
 NO_TOPOLOGY_EPOCH = -1
@@ -65,9 +64,21 @@ class StreamsMember(ModernMember[Key]):
         return self.rebalance_timeout_ms
 
 
-def offsets_bytes(offsets: TaskOffsets) -> int:
-    """Return the memory of the offsets that a member has reported, in bytes."""
-    return sum([TOPIC_BYTES + OFFSET_BYTES * len(numbers) for numbers in offsets.values()])
+class ReportedOffsets(NamedTuple):
+    """The offsets that a member has reported last: those up to which it has the state of tasks, and the end offsets of
+    the changelogs."""
+
+    offsets: TaskOffsets
+    end_offsets: TaskOffsets
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the offsets in bytes."""
+        return sum([TOPIC_BYTES + memory_of(subtopology) + OFFSET_BYTES * len(numbers)
+                    for offsets in self for subtopology, numbers in offsets.items()])
+
+
+NO_OFFSETS = ReportedOffsets({}, {})
 
 
 class Topology(NamedTuple):
