@@ -540,9 +540,20 @@ class Admin(AdminRequests):
         """Describe share groups (KIP-932)."""
         return self._describe_groups(messages.ShareGroupDescribeRequest, 'group_ids', group_ids, share_group_of)
 
-    def describe_streams_groups(self, group_ids: Collection[str]) -> dict[str, StreamsGroupInfo | KafkaError]:
-        """Describe streams groups (KIP-1071)."""
-        return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
+    def describe_streams_groups(self, group_ids: Collection[str],
+                                include_topology_description: bool = False
+                                ) -> dict[str, StreamsGroupInfo | KafkaError]:
+        """Describe streams groups (KIP-1071).
+
+        With `include_topology_description`, also ask for the nodes of each topology (KIP-1331). Raise KafkaError
+        UNSUPPORTED_VERSION if the broker is older than Kafka 4.4.
+        """
+        def request(**fields: Any) -> Any:
+            return messages.StreamsGroupDescribeRequest(
+                include_topology_description=include_topology_description, **fields)
+
+        return self._describe_groups(request, 'group_ids', group_ids, streams_group_of,
+                                     min_version=1 if include_topology_description else 0)
 
     def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
         """Return {partition: offset} for the partitions that have a start offset in the share group."""
@@ -585,14 +596,16 @@ class Admin(AdminRequests):
         return {row.topic_name: error_in(row, row.topic_name) for row in answer.responses}
 
     def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str],
-                         described: Callable[[int, Any], Described]) -> dict[str, Described | KafkaError]:
+                         described: Callable[[int, Any], Described],
+                         min_version: int = 0) -> dict[str, Described | KafkaError]:
         found: dict[str, Described | KafkaError] = {}
         for group_id in names_of(group_ids, 'group.id'):
             what = f'group {group_id!r}'
 
             def ask(name: str = group_id, what: str = what) -> Any:
                 node_id = self.cluster.coordinator_id(KeyType.GROUP, name)
-                row = only_one(self.cluster.node(node_id).call(request_class(**{field: [name]})).groups, what)
+                answer = self.cluster.node(node_id).call(request_class(**{field: [name]}), min_version=min_version)
+                row = only_one(answer.groups, what)
                 raise_transient(row, what)
                 return node_id, row
 

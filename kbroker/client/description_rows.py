@@ -17,6 +17,8 @@ from kbroker.client.descriptions import (
     StreamsGroupInfo,
     StreamsMemberInfo,
     SubtopologyInfo,
+    TopologyDescription,
+    TopologyNode,
     TransactionInfo,
     TransactionListing,
 )
@@ -25,6 +27,8 @@ from kbroker.security.scram_credential import MECHANISM_CODES
 
 Partitions = tuple[tuple[str, int], ...]
 
+TOPOLOGY_STATUSES = ('NOT_REQUESTED', 'NOT_STORED', 'FAILED', 'AVAILABLE')
+NODE_KINDS = ('UNKNOWN', 'source', 'processor', 'sink')
 CONFIG_SOURCES = ('UNKNOWN', 'DYNAMIC_TOPIC_CONFIG', 'DYNAMIC_BROKER_CONFIG', 'DYNAMIC_DEFAULT_BROKER_CONFIG',
                   'STATIC_BROKER_CONFIG', 'DEFAULT_CONFIG', 'DYNAMIC_BROKER_LOGGER_CONFIG',
                   'DYNAMIC_CLIENT_METRICS_CONFIG', 'DYNAMIC_GROUP_CONFIG')
@@ -102,7 +106,21 @@ def streams_group_of(node_id: int, row: Any) -> StreamsGroupInfo:
         tuple(StreamsMemberInfo(
             member.member_id, member.process_id, member.client_id, member.client_host, member.member_epoch,
             member.topology_epoch, member.is_classic, _tasks(member.assignment), _tasks(member.target_assignment))
-            for member in row.members))
+            for member in row.members),
+        row.assignor_name, _name_of(TOPOLOGY_STATUSES, row.topology_description_status),
+        None if row.topology_description is None else topology_description_of(row.topology_description))
+
+
+def topology_description_of(row: Any) -> TopologyDescription:
+    return TopologyDescription(
+        {part.subtopology_id: tuple(map(_topology_node, part.nodes)) for part in row.subtopologies},
+        tuple((_topology_node(store.source), _topology_node(store.processor)) for store in row.global_stores))
+
+
+def _topology_node(row: Any) -> TopologyNode:
+    sinks = () if row.sink_topic is None else (row.sink_topic,)
+    return TopologyNode(row.name, _name_of(NODE_KINDS, row.node_type), (*row.source_topics, *sinks), tuple(row.stores),
+                        tuple(row.successors))
 
 
 def share_offset_of(topic: str, row: Any) -> ShareOffset:

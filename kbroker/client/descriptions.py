@@ -172,6 +172,32 @@ class SubtopologyInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyNode:
+    """A node in the description of a topology (KIP-1331).
+
+    `topics` has the topics of a source, or the topic of a sink. It is empty if the sink chooses a topic for each
+    record. `successors` has the names of the nodes that get its records.
+    """
+
+    name: str
+    kind: str
+    """source, processor, sink, or UNKNOWN."""
+    topics: tuple[str, ...]
+    stores: tuple[str, ...]
+    successors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDescription:
+    """The nodes of an application, as its members have described them (KIP-1331)."""
+
+    subtopologies: dict[str, tuple[TopologyNode, ...]]
+    """Maps the id of each subtopology to its nodes."""
+    global_stores: tuple[tuple[TopologyNode, TopologyNode], ...]
+    """The source and the processor of each global store."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamsGroupInfo:
     group_id: str
     state: str
@@ -180,3 +206,9 @@ class StreamsGroupInfo:
     assignment_epoch: int
     subtopologies: tuple[SubtopologyInfo, ...]
     members: tuple[StreamsMemberInfo, ...]
+    assignor: str | None = None
+    """The assignor of the next assignment; None if the broker is older than Kafka 4.4."""
+    topology_status: str = 'NOT_REQUESTED'
+    """NOT_REQUESTED, NOT_STORED, FAILED (the broker could not get it), AVAILABLE, or UNKNOWN."""
+    topology_description: TopologyDescription | None = None
+    """The description of the topology if `topology_status` is AVAILABLE, otherwise None."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.base.lean_dataclasses import replace
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import (
     GroupInfo,
@@ -368,9 +369,15 @@ class DirectoryView:
         return found
 
     def streams_group(self, group_id: str) -> StreamsGroupInfo | None:
-        """Return a streams group. Its state is derived from its last rows."""
-        return next((found for partition, state in self._group_states(group_id) if (
+        """Return a streams group. Its state is derived from its last rows. Its assignor is the one of the group's
+        configs, or else the default."""
+        found = next((found for partition, state in self._group_states(group_id) if (
             found := state.streams_group(group_id, self._leader(CONSUMER_OFFSETS, partition))) is not None), None)
+        if found is None or self._image is None:
+            return found
+        from kbroker.metadata.image import ResourceType
+        configs = self._image.configs.get((ResourceType.GROUP, group_id), {})
+        return replace(found, assignor=configs.get('streams.assignor.name', found.assignor))
 
     def share_offsets(self, group_id: str) -> list[ShareOffset]:
         """Return the offsets of a share group's partitions, as the last rows of `__share_group_state` have them."""

@@ -14,8 +14,16 @@ GOES_WITH = {
     **frame.COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'),
     'input_topic': ('reset_offsets', 'delete_offsets'), 'all_input_topics': ('reset_offsets', 'delete_offsets'),
     'delete_internal_topic': ('reset_offsets',), 'delete_all_internal_topics': ('reset_offsets', 'delete'),
-    'export': ('reset_offsets',), **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
+    'export': ('reset_offsets',), 'topology': ('describe',),
+    **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
 }
+
+
+def check_description(options: Mapping[str, Any]) -> None:
+    """Raise click.UsageError if an option does not fit --describe."""
+    actions.check_at_most_one(options, ('topology', 'members', 'offsets', 'state'))
+    if options['topology'] and options['data_dir'] is not None:
+        raise click.UsageError('--topology needs a broker: a log directory has no descriptions of topologies')
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
@@ -28,7 +36,8 @@ def check_change(action: str, options: Mapping[str, Any]) -> None:
         actions.chosen_action(options, actions.OFFSET_SPECIFICATIONS)
 
 
-GROUPS = frame.GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_change)
+GROUPS = frame.GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_change,
+                            check_description)
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -46,6 +55,7 @@ GROUPS = frame.GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', chec
 @click.option('--all-input-topics', is_flag=True, help='All partitions of input topics in which the group has offsets.')
 @frame.offsets_option
 @click.option('--members', is_flag=True, help='Describe the members and their tasks.')
+@click.option('--topology', is_flag=True, help='Describe the nodes of the topologies, as the broker has stored them.')
 @frame.state_option('Empty, NotReady, Stable, Assigning, Reconciling, Dead')
 @click.option('--verbose', is_flag=True, help='Describe epochs, offsets and targets too.')
 @click.option('--delete-internal-topic', multiple=True, metavar='TOPIC', help='With --reset-offsets --execute, delete '

@@ -1,10 +1,12 @@
 """The tables of kbroker-streams-groups. They have the columns of Kafka's tool."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kbroker.client.descriptions import StreamsGroupInfo, StreamsMemberInfo
+from kbroker.base.errors import KafkaError
+from kbroker.client.descriptions import StreamsGroupInfo, StreamsMemberInfo, TopologyDescription, TopologyNode
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
 from kbroker_tools.base.view import View
 from kbroker_tools.groups.group_kind import GroupKind
@@ -13,8 +15,18 @@ from kbroker_tools.groups.tables import EPOCHS, Cell, cell, log_offsets, show, s
 STREAMS = GroupKind('streams', ('Empty', 'NotReady', 'Stable', 'Assigning', 'Reconciling', 'Dead'))
 list_groups = STREAMS.list_groups
 
+NO_DESCRIPTION = {
+    'NOT_STORED': "no topology description is stored for streams group '{}'",
+    'FAILED': "the broker failed to get the topology description of streams group '{}'; its log has the reason",
+}
+"""Maps the status of a description that is missing to the message for the user."""
+UNKNOWN_STATUS = "no topology description is available for streams group '{}'"
+
 
 def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None:
+    if options['topology']:
+        show_topologies(view, output, options)
+        return
     missing = []
     for group_id in STREAMS.wanted(view, options):
         group = view.streams_group(group_id)
@@ -36,7 +48,74 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
 
 
 def show_state(view: Any, output: Output, group: StreamsGroupInfo, verbose: bool) -> None:
-    show_state_row(view, output, group, [(cell('STATE', 25), group.state)], EPOCHS if verbose else (), ' ')
+    # Kafka's tool leaves the cell empty if the broker is too old to report the assignor.
+    assignor = group.assignor if output.as_json else group.assignor or ''
+    show_state_row(view, output, group, [(cell('ASSIGNOR'), assignor), (cell('STATE', 25), group.state)],
+                   EPOCHS if verbose else (), ' ')
+
+
+def show_topologies(view: Any, output: Output, options: dict[str, Any]) -> None:
+    """Print the descriptions of the topologies of groups. Then raise ToolError if a group has none."""
+    missing = []
+    for group_id, group in view.admin.describe_streams_groups(STREAMS.wanted(view, options), True).items():
+        if isinstance(group, KafkaError):
+            missing.append(str(group))
+        elif group.topology_description is None:
+            missing.append(NO_DESCRIPTION.get(group.topology_status, UNKNOWN_STATUS).format(group_id))
+        elif output.as_json:
+            output.row({'group': group_id, **topology_fields(group.topology_description)})
+        else:
+            for line in topology_lines(group.topology_description):
+                output.line(line)
+    if missing:
+        raise ToolError('; '.join(missing))
+
+
+def topology_fields(description: TopologyDescription) -> dict[str, Any]:
+    """Return the fields of a description for JSON."""
+    return {
+        'subtopologies': [{'subtopology': subtopology_id, 'nodes': list(map(_node_fields, nodes))}
+                          for subtopology_id, nodes in description.subtopologies.items()],
+        'global_stores': [{'source': _node_fields(source), 'processor': _node_fields(processor)}
+                          for source, processor in description.global_stores]}
+
+
+def _node_fields(node: TopologyNode) -> dict[str, Any]:
+    return {name: getattr(node, name) for name in ('name', 'kind', 'topics', 'stores', 'successors')}
+
+
+def topology_lines(description: TopologyDescription) -> Iterator[str]:
+    """Yield the lines of a description. Global stores are numbered after the subtopologies."""
+    yield 'Topologies:'
+    parts = [(subtopology_id, nodes) for subtopology_id, nodes in description.subtopologies.items()]
+    parts += [(f'{number} for global store (will not generate tasks)', nodes)
+              for number, nodes in enumerate(description.global_stores, len(parts))]
+    for heading, nodes in parts:
+        yield f'   Sub-topology: {heading}'
+        predecessors: dict[str, list[str]] = {}
+        for node in nodes:
+            for successor in node.successors:
+                predecessors.setdefault(successor, []).append(node.name)
+        for node in nodes:
+            yield f'    {node.kind.capitalize()}: {node.name} ({_used(node)})'
+            if node.kind != 'sink':
+                yield f'      --> {_names(node.successors)}'
+            if node.kind != 'source':
+                yield f'      <-- {_names(predecessors.get(node.name, ()))}'
+        yield ''
+    yield ''
+
+
+def _used(node: TopologyNode) -> str:
+    """Return the topics of a source or a sink, or the stores of a processor."""
+    if node.kind == 'sink':
+        return f'topic: {node.topics[0] if node.topics else "null"}'
+    used = node.topics if node.kind == 'source' else node.stores
+    return f'{"topics" if node.kind == "source" else "stores"}: [{", ".join(sorted(set(used)))}]'
+
+
+def _names(nodes: Iterable[str]) -> str:
+    return ', '.join(sorted(set(nodes))) or 'none'
 
 
 def show_members(output: Output, group: StreamsGroupInfo, verbose: bool) -> None:

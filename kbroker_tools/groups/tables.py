@@ -166,7 +166,7 @@ def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> No
 
 
 def show_state_row(view: Any, output: Output, group: GroupInfo | StreamsGroupInfo,
-                   columns: Sequence[tuple[Cell, str]], epochs: Sequence[Cell], gap: str = '  ') -> None:
+                   columns: Sequence[tuple[Cell, str | None]], epochs: Sequence[Cell], gap: str = '  ') -> None:
     """Print one row about a group. Its cells are the coordinator, the cells of `columns`, the epochs if `epochs` has
     cells for them, and the number of members.
 

@@ -57,7 +57,7 @@ class StreamsGroups:
             tuple(StreamsMemberInfo(member.member_id, member.process_id, member.client_id, member.client_host,
                                     member.epoch, member.topology_epoch, False, _tasks(member.held.assigned),
                                     _tasks(group.targets.get(member.member_id, NOTHING)))
-                  for member in group.members.values()))
+                  for member in group.members.values()), ASSIGNOR)
 
 
 def _partitions(group: StreamsGroup, tasks: Mapping[Key, Any]) -> tuple[TopicPartition, ...]:

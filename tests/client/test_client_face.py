@@ -25,8 +25,8 @@ def test_the_names_of_the_client_are_those_of_its_list():
         'FatalProducerError', 'GroupInfo', 'GroupListing', 'GroupMemberInfo', 'KafkaError', 'NewTopic',
         'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'ProducerInfo',
         'RebalanceListener', 'Record', 'ScramCredentialInfo', 'ScramCredentialUpsertion', 'ShareOffset',
-        'Slices', 'StreamsGroupInfo', 'StreamsMemberInfo', 'SubtopologyInfo', 'TransactionError',
-        'TransactionInfo', 'TransactionListing']
+        'Slices', 'StreamsGroupInfo', 'StreamsMemberInfo', 'SubtopologyInfo', 'TopologyDescription',
+        'TopologyNode', 'TransactionError', 'TransactionInfo', 'TransactionListing']
     for name in kbroker.client.__all__:
         assert getattr(kbroker.client, name).__name__ == name
         assert name in dir(kbroker.client)

@@ -1,8 +1,10 @@
 """kbroker-streams-groups prints the same as kafka-streams-groups, about groups on both brokers and about groups in a
 log directory.
 
-Covers KIP-1071.
+Covers KIP-1071, KIP-1331 and KIP-1357.
 """
+import json
+
 import pytest
 from streams_histories import (
     SETTINGS,
@@ -16,7 +18,8 @@ from streams_histories import (
     part,
 )
 from support.brokers.broker_fixtures import either_broker
-from support.kafka.apache_kafka import run_tools
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, run_tools
 from support.runner.command_runner import run_in_process
 
 from kbroker.client.cluster import Cluster
@@ -36,6 +39,10 @@ QUESTIONS = [('--list',), ('--list', '--state'), ('--list', '--state', 'stable')
 RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--dry-run'),
           ('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a:0', '--to-offset', '2', '--dry-run', '--export'),
           ('--reset-offsets', *GROUP, '--all-input-topics', '--to-latest', '--execute')]
+RELEASE = '4.4'
+"""The release of Kafka's tool, whose columns both tools have."""
+PLUGIN = {'group.streams.topology.description.plugin.class':
+          'org.apache.kafka.server.streams.InMemoryTopologyDescriptionPlugin'}
 NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
 """A note that kbroker-streams-groups prints on stderr."""
 
@@ -61,7 +68,8 @@ def test_the_tables_and_resets_are_those_of_kafkas_tool(broker, monkeypatch):
         return run_in_process('streams_groups', *arguments)
 
     def compare(questions):
-        for question, theirs in zip(questions, run_tools(TOOL, *[[*server, *each] for each in questions]), strict=True):
+        theirs_of = run_tools(TOOL, *[[*server, *each] for each in questions], release=RELEASE)
+        for question, theirs in zip(questions, theirs_of, strict=True):
             assert words(ours(*server, *question).stdout) == words(theirs.output), question
 
     server = ('--bootstrap-server', broker.address)
@@ -86,7 +94,11 @@ def test_the_tables_and_resets_are_those_of_kafkas_tool(broker, monkeypatch):
     broker.restart()
     assert [words(ours(*server, *question).stdout) for question in TABLES] == list(map(words, live))
     broker.stop()
+    offline = ('--data-dir', str(broker.directory), '--describe', *GROUP)
     assert [ours('--data-dir', str(broker.directory), *question).stdout for question in TABLES] == live
+    assert ours(*offline, '--state').stdout.split()[-3:] == ['sticky', 'Stable', '2']
+    refused = ours(*offline, '--topology')
+    assert refused.returncode == 2 and '--topology needs a broker' in refused.stderr
     broker.start()
     for slot in 'AB':
         StreamsLeave(slot).run(StreamsSide(broker.address, NAME))
@@ -94,9 +106,66 @@ def test_the_tables_and_resets_are_those_of_kafkas_tool(broker, monkeypatch):
     assert 'Successful' in ours(*server, '--delete-offsets', *GROUP, '--input-topic', f'{NAME}-a:2').stdout
     compare([('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a:0,1', '--to-earliest', '--dry-run')])
     missing = ('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a', '--to-earliest', '--execute')
-    (theirs,), refused = run_tools(TOOL, [*server, *missing]), ours(*server, *missing)
+    (theirs,), refused = run_tools(TOOL, [*server, *missing], release=RELEASE), ours(*server, *missing)
     assert 'not part of the group' in theirs.output, theirs
     assert refused.returncode == 1 and f'has no offset in {NAME}-a-2' in refused.stderr, refused
+
+
+def node(name, kind, topics=(), sink=None, stores=(), successors=()):
+    return dict(name=name, node_type=kind, source_topics=list(topics), sink_topic=sink, stores=list(stores),
+                successors=list(successors))
+
+
+DESCRIPTION = dict(
+    subtopologies=[
+        dict(subtopology_id='0', nodes=[
+            node('source', 1, topics=('b', 'a'), successors=('map', 'count')),
+            node('map', 2, successors=('out',)), node('count', 2, stores=('s2', 's1'), successors=('out',)),
+            node('out', 3, sink='c'), node('by-record', 3)]),
+        dict(subtopology_id='1', nodes=[node('alone', 1, topics=('c',))])],
+    global_stores=[dict(source=node('global-source', 1, topics=('g',), successors=('global',)),
+                        processor=node('global', 2, stores=('all',)))])
+
+
+def test_the_description_of_a_topology_is_shown_as_kafkas_tool_shows_it(tmp_path, monkeypatch):
+    question = ('--describe', *GROUP, '--topology')
+    monkeypatch.setitem(SHAPES, 'counting', counting)
+    with KafkaProcess(tmp_path / 'kafka', {**SETTINGS, **PLUGIN}, release=RELEASE) as kafka:
+        def both():
+            server = ('--bootstrap-server', kafka.address)
+            theirs, = run_tools(TOOL, [*server, *question], release=RELEASE)
+            return theirs, run_in_process('streams_groups', *server, *question)
+
+        side = StreamsSide(kafka.address, NAME)
+        for operation in [StreamsJoin('A', 'counting'), StreamsBeat('A')]:
+            operation.run(side)
+        theirs, ours = both()
+        assert (theirs.code, theirs.output.strip()) == (
+            1, f"Error: No topology description is stored for streams group '{NAME}'.")
+        assert (ours.returncode, ours.stdout) == (1, '')
+        assert f"no topology description is stored for streams group '{NAME}'" in ours.stderr
+        stored = side.peer.ask('StreamsGroupTopologyDescriptionUpdate', 0, group_id=NAME, member_id='A',
+                               topology_epoch=0, topology_description=DESCRIPTION)
+        assert stored.error_code == 0, stored
+        theirs, ours = both()
+        assert (ours.returncode, ours.stdout.splitlines()) == (0, theirs.output.splitlines())
+        shown = run_in_process('streams_groups', '--bootstrap-server', kafka.address, *question, '--json')
+        row = json.loads(shown.stdout)
+        assert row['subtopologies'][0]['nodes'][3] == {
+            'name': 'out', 'kind': 'sink', 'topics': ['c'], 'stores': [], 'successors': []}
+        assert row['global_stores'][0]['processor']['stores'] == ['all']
+
+
+def test_a_broker_without_descriptions_says_that_none_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setitem(SHAPES, 'counting', counting)
+    with BrokerProcess(tmp_path / 'data', SETTINGS) as broker:
+        server = ('--bootstrap-server', broker.address)
+        StreamsJoin('A', 'counting').run(StreamsSide(broker.address, NAME))
+        theirs, = run_tools(TOOL, [*server, '--describe', *GROUP, '--topology'], release=RELEASE)
+        ours = run_in_process('streams_groups', *server, '--describe', *GROUP, '--topology')
+    assert (theirs.code, theirs.output.strip()) == (
+        1, f"Error: No topology description is stored for streams group '{NAME}'.")
+    assert (ours.returncode, ours.stdout) == (1, '') and 'no topology description is stored' in ours.stderr
 
 
 def test_offsets_and_a_group_are_deleted_with_the_topics_of_the_application(broker, monkeypatch):
