@@ -103,3 +103,32 @@ def test_a_group_is_deleted_with_its_offsets(kafka):
     assert 'workers' not in run_in_process('share_groups', *server, '--list').stdout
     missing = run_in_process('share_groups', *server, '--delete', *GROUP)
     assert missing.returncode == 1 and 'there is no share group workers' in missing.stderr
+
+
+def test_resets_are_planned_and_exported_as_by_kafkas_tool(tmp_path):
+    plan = tmp_path / 'plan.csv'
+    plan.write_text('orders,0,2\norders,2,99\n')
+    reset = ('--reset-offsets', *GROUP)
+    begun = [*reset, '--topic', 'orders', '--to-offset', '3', '--execute']
+    plans = [
+        [*reset, '--topic', 'orders:0,1', '--to-offset', '5', '--dry-run'],
+        [*reset, '--topic', 'orders', '--to-offset', '99', '--dry-run', '--export'],
+        [*reset, '--topic', 'orders:1', '--to-current', '--dry-run'],
+        [*reset, '--all-topics', '--to-current', '--dry-run', '--export'],
+        [*reset, '--from-file', str(plan), '--dry-run'],
+    ]
+    with KafkaProcess(tmp_path / 'data', SETTINGS, release='4.4') as kafka:
+        server = ('--bootstrap-server', kafka.address)
+        cluster = Cluster(ClientConfig.load(kafka.address))
+        Admin(cluster).create_topics([NewTopic('orders', 3)])
+        producer = Producer(cluster)
+        for number in range(30):
+            producer.send('orders', b'%d' % number, partition=number % 3)
+        producer.flush()
+        cluster.close()
+        settled(lambda: run_in_process('share_groups', *server, *begun), lambda run: run.returncode == 0)
+        theirs = run_tools(TOOL, *[[*server, *each] for each in plans], release='4.4')
+        for each, expected in zip(plans, theirs, strict=True):
+            found = run_in_process('share_groups', *server, *each)
+            assert (found.returncode, expected.code) == (0, 0), (found, expected)
+            assert sorted(found.stdout.splitlines()) == sorted(expected.output.splitlines()), each
