@@ -108,6 +108,10 @@ class Connection:
         self._kept = bytearray()
         """The buffer of the last answer that was received with `reuses_buffer`. The next such answer overwrites it."""
         self._answers = 0
+        self._answers_about_versions = 0
+        """The number of answers to ApiVersions. They are the first ones, and there are two if the broker does not know
+        the first requested version.
+        """
         self._renewal_at_ms: float | None = None
         """The time at which to renew the SASL session, in ms of the monotonic clock; None if the session does not
         end.
@@ -455,7 +459,7 @@ class Connection:
             return self._broken(f'{text}: does the listener ask for a client certificate (ssl.keystore.*)?', True)
         if self._answers == 0:
             return self._broken(f'{text}: {IN_DOUBT}', is_lasting=True)
-        if self._answers == 1 and not self.config.is_sasl:
+        if self._answers == self._answers_about_versions and not self.config.is_sasl:
             return self._broken(f'{text}: does the listener ask for SASL (security.protocol is '
                                 f'{self.config.security_protocol})?')
         return self._broken(text)
@@ -472,6 +476,7 @@ class Connection:
             served = [row.max_version for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS]
             answer = self._ask_versions(served[0] if served else 0)
         check(answer.error_code, f'broker {self.address}: ApiVersions')
+        self._answers_about_versions = self._answers
         self.api_versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         self.finalized_features = {row.name: row.max_version_level for row in answer.finalized_features}
 

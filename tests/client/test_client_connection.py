@@ -462,8 +462,11 @@ def test_an_answer_that_is_no_api_versions_response():
         assert 'sent an answer to ApiVersions that cannot be read' in complaint(port)
 
 
-def test_a_listener_that_asks_for_sasl():
+@pytest.mark.parametrize('versions', [(0, 5), (0, 4)])
+def test_a_listener_that_asks_for_sasl(versions):
+    """A broker of before Kafka 4.4 is asked for its versions twice. The message forgot the hint then."""
     broker = ScriptedBroker()
+    broker.versions['ApiVersions'] = versions
     broker.answers['Metadata'] = lambda request: None
     with running(broker), connect_to(broker) as connection, pytest.raises(ClientError, match='ask for SASL') as caught:
         connection.call(messages.MetadataRequest(topics=[]))
