@@ -93,7 +93,7 @@ def run(*arguments):
 
 
 def test_version():
-    assert run('--version').output == f'kbroker {__version__}, Kafka protocol 4.3\n'
+    assert run('--version').output == f'kbroker {__version__}, Kafka protocol 4.4\n'
 
 
 def test_serve_starts_says_that_it_is_ready_and_stops_on_a_signal(broker):

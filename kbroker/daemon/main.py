@@ -32,7 +32,7 @@ log = logging.getLogger('kbroker')
 
 
 @click.group(context_settings={'help_option_names': ['-h', '--help']})
-@click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.3')
+@click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.4')
 def main() -> None:
     """A single-node broker with Kafka's wire protocol and log format."""
 
