@@ -11,6 +11,7 @@ from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.record.batch import BatchHeader
 
 NOT_OPEN = -1
+NO_TRANSACTION = (1 << 63) - 1
 
 
 class ProducerStateCheck:
@@ -78,16 +79,24 @@ class ProducerStateCheck:
     # ---- transaction indexes ----
 
     def find_wrong_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
-        """Return a row of the segment's transaction index that contradicts the markers, or None."""
-        for row in rows:
+        """Return a row of the segment's transaction index that contradicts the markers, or None.
+
+        A follower of Apache Kafka writes a row after it has replayed a whole append, in which the same producer may
+        have begun the next transaction. The last stable offset of the row is then too high. A reader that stops at this
+        row loses nothing if no aborted or open transaction begins below that offset.
+        """
+        begins = min(self.all.unstable.ongoing, default=NO_TRANSACTION)
+        for row in reversed(rows):
             expected = self._rows.get(row.last_offset)
             visible = self._visible_rows.get(row.last_offset)
             if expected is None or row.producer_id != expected.producer_id or not self._may_be_first(
                     row.first_offset, expected.first_offset, visible.first_offset if visible else NOT_OPEN):
                 return row
             if row.last_stable_offset != expected.last_stable_offset and (
-                    expected.last_stable_offset >= self._start_offset):
+                    expected.last_stable_offset >= self._start_offset) and not (
+                    expected.last_stable_offset < row.last_stable_offset <= begins):
                 return row
+            begins = min(begins, row.first_offset)
         return None
 
     def find_missing_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:

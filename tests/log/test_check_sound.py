@@ -22,6 +22,7 @@ from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 
 INDEX_INTERVAL_BYTES = 200
+ROW = struct.Struct('>hqqqq')
 
 
 def errors_in(log):
@@ -157,6 +158,27 @@ def test_the_row_of_a_transaction_whose_data_compaction_removed_is_no_error(dire
     directory.manager.close()
     assert sum(len(segment.transactions.rows) for segment in log.segments) == 1
     assert errors_in(log) == []
+
+
+@pytest.mark.parametrize(('next_end', 'is_sound'), [('commit', True), ('abort', False), ('none', False)])
+def test_a_follower_may_write_a_stable_offset_that_hides_no_aborted_transaction(open_log, next_end, is_sound):
+    """A follower of Apache Kafka 4.4.0 that appends the batches of several transactions at once passes over the next
+    transaction of the same producer. A reader that stops at the row would miss this transaction if it is aborted.
+    """
+    log = open_log()
+    for sequence, marker in enumerate(('abort', next_end)):
+        log.append_batch(data_batch(producer_id=7, epoch=0, sequence=sequence, transactional=True), Origin.CLIENT, 0)
+        if marker != 'none':
+            log.append_batch(marker_batch(commit=marker == 'commit', producer_id=7, epoch=0), Origin.COORDINATOR, 0)
+    begin_of_another = 3 if next_end == 'none' else 4
+    log.append_batch(data_batch(producer_id=8, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
+    log.close()
+    with open(log.segments[0].path('.txnindex'), 'r+b') as file:
+        row = list(ROW.unpack(file.read(ROW.size)))
+        assert row == [0, 7, 0, 1, 2]
+        file.seek(0)
+        file.write(ROW.pack(*row[:-1], begin_of_another))
+    assert (errors_in(log) == []) == is_sound
 
 
 # ---- the start of the log ----
