@@ -90,6 +90,20 @@ def test_added_partitions_and_new_topics_are_initialized_and_assigned():
     assert assignment_in(world, a.heartbeat()) == {'t': {0, 1}, 'later': {0}}
 
 
+def test_partitions_of_a_known_topic_start_at_0_and_those_of_a_new_topic_by_the_configs():
+    """Under `share.auto.offset.reset=latest`, the group once missed the records that were produced to a new partition
+    before its assignment."""
+    world = world_of(partitions=1)
+    a = Sharer(world, 'a', 't', 'later')
+    a.join()
+    a.heartbeat()
+    world.topics.add_partitions('t', 3)
+    world.topics.create('later', 1)
+    a.heartbeat()
+    assert [state(world, partition).start_offset for partition in range(3)] == [-1, 0, 0]
+    assert state(world, 0, 'later').start_offset == -1
+
+
 def test_a_deleted_topic_leaves_the_assignment_and_the_row():
     world = world_of()
     world.topics.create('u', 1)
@@ -207,11 +221,11 @@ def test_offsets_are_altered_in_a_group_without_members_only():
     a = Sharer(world, 'a', 't')
     assert assignment_in(world, a.join()) == {'t': {1}}
     assert assignment_in(world, a.heartbeat()) == {'t': {0, 1, 2}}
-    assert state(world, 1).start_offset == 7
+    assert [state(world, partition).start_offset for partition in range(3)] == [0, 7, 0]
     assert alter(world, {0: 1}).code is ErrorCode.NON_EMPTY_GROUP
     a.leave()
     assert alter(world, {0: 1, 1: 2}).value == {}
-    assert [state(world, partition).start_offset for partition in range(3)] == [1, 2, -1]
+    assert [state(world, partition).start_offset for partition in range(3)] == [1, 2, 0]
 
 
 def test_deleted_offsets_begin_again():

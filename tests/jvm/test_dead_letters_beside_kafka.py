@@ -1,5 +1,5 @@
 """Share groups with dead-letter queues on Apache Kafka 4.4 and on kbroker: the dead letters, the answers to members and
-the final states of the records agree.
+the final states of the records agree. New partitions start at the same offsets.
 
 Batches are not compared: Kafka's depend on its requests in flight.
 
@@ -7,10 +7,12 @@ Covers KIP-1191.
 """
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from raw_peer import RawPeer
 from share_histories import (
     ACCEPT,
     GAP,
@@ -25,6 +27,7 @@ from share_histories import (
     Produce,
     Said,
     Say,
+    codes,
 )
 from support.brokers.broker_process import BrokerProcess
 from support.clients.raw_client import RawClient
@@ -167,6 +170,56 @@ def test_both_brokers_create_the_queue(addresses):
     kafka, ours = at_once(run, addresses)
     assert ours == kafka
     assert len(kafka['dead letters']) == 3 and kafka['configs'] != {}
+
+
+class Member:
+    """A member of a share group that has the name of its topic."""
+
+    def __init__(self, address: str, name: str):
+        self.peer, self.name, self.epoch = RawPeer(address, name), name, 0
+        self.member_id = str(uuid.uuid4())
+
+    def starts(self, partitions: int) -> list[Any]:
+        """Send heartbeats until all partitions are assigned. Return their start offsets."""
+        while True:
+            answer = self.peer.prepare_until(
+                lambda answer: answer.error_code == 0, 'ShareGroupHeartbeat', 1, group_id=self.name,
+                member_id=self.member_id, member_epoch=self.epoch, subscribed_topic_names=[self.name])
+            self.epoch = answer.member_epoch
+            assigned = [] if answer.assignment is None else answer.assignment.topic_partitions
+            if sum(len(topic.partitions) for topic in assigned) == partitions:
+                break
+            self.peer.wait_for_a_record()
+        group, = self.peer.ask('DescribeShareGroupOffsets', 1, groups=[{'group_id': self.name, 'topics': [
+            {'topic_name': self.name, 'partitions': list(range(partitions))}]}]).groups
+        return sorted((partition.partition_index, partition.start_offset)
+                      for topic in group.topics for partition in topic.partitions)
+
+
+def test_partitions_that_are_added_to_a_known_topic_start_at_0_on_both_brokers(addresses):
+    def grow(address: str) -> Any:
+        member = Member(address, 'grown')
+        member.peer.create_topic()
+        member.peer.prepare('FindCoordinator', coordinator_keys=['grown'], key_type=0)
+        before = member.starts(1)
+        member.peer.ask('CreatePartitions', 3, topics=[{'name': 'grown', 'count': 3, 'assignments': None}],
+                        timeout_ms=30_000, validate_only=False)
+        await_shown_metadata(address)
+        return before, member.starts(3)
+
+    def alter(address: str) -> Any:
+        member = Member(address, 'altered')
+        member.peer.create_topic(partitions=3)
+        member.peer.prepare('FindCoordinator', coordinator_keys=['altered'], key_type=0)
+        member.peer.prepare_until(lambda answer: set(codes(answer)) == {'NONE'}, 'AlterShareGroupOffsets', 0,
+                                  group_id='altered', topics=[{'topic_name': 'altered', 'partitions': [
+                                      {'partition_index': 1, 'start_offset': 7}]}])
+        return member.starts(3)
+
+    kafka, ours = at_once(grow, addresses)
+    assert ours == kafka == ([(0, -1)], [(0, -1), (1, 0), (2, 0)])
+    kafka, ours = at_once(alter, addresses)
+    assert ours == kafka == [(0, 0), (1, 7), (2, 0)]
 
 
 @pytest.mark.parametrize('queue', ['other.queue', 'bad name!', ''])

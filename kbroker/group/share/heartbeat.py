@@ -122,7 +122,7 @@ class ShareSteps:
             group.complete_version = version
             return
         missing = yield from self.missing(group, draft.names())
-        added = (yield from self.initialize(group.group_id, draft.epoch, missing)) if missing else {}
+        added = (yield from self.initialize(group, draft.epoch, missing)) if missing else {}
         initialized = without_deleted(merged(group.initialized, added), changes.topics)
         if initialized != group.initialized:
             draft.rows.append(rows.states_row(group.group_id, initialized, {}))
@@ -146,10 +146,16 @@ class ShareSteps:
                 yield
         return found
 
-    def initialize(self, group_id: str, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
+    def initialize(self, group: ShareGroup, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
         """Initialize the share states of the partitions in `missing`, and wait until they are durable. Return the
-        partitions for which this succeeded."""
-        starts = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
+        partitions for which this succeeded.
+
+        As in Kafka 4.4, further partitions of a topic of which the group has share states start at offset 0. With
+        `share.auto.offset.reset=latest`, the group would otherwise miss the records that were produced to a new
+        partition before its assignment.
+        """
+        group_id = group.group_id
+        starts = {ShareKey(group_id, topic_id, partition): 0 if topic_id in group.initialized else UNKNOWN_OFFSET
                   for topic_id, state in missing.items() for partition in state.partitions}
         failed = yield from result_of(partial(self.states.initialize, starts, epoch))
         for key, error in islice(failed.items(), 1):
