@@ -1,15 +1,16 @@
 """A broker is killed while a share group works. No acknowledged record is delivered again, and no acquired record is
-lost.
+lost. With a dead-letter queue, each rejected record has one dead letter.
 
-Two members fetch records, and accept, release or keep them. If the broker confirmed a release, the next delivery of the
-record has a higher delivery count. After the last kill, a third member accepts all remaining records.
+Two members fetch records, and accept, release, reject or keep them. If the broker confirmed a release, the next
+delivery of the record has a higher delivery count. After the last kill, a third member accepts all remaining records.
 
-Covers KIP-932.
+Covers KIP-932 and KIP-1191.
 """
 from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,9 @@ from support.clients.promises import findings_in
 from support.clients.raw_client import RawClient
 from support.messages.message_builder import batch_of, build
 
+from kbroker.group.share.dead_letter import place_of
 from kbroker.group.share.rows import ShareKey
+from kbroker.record.records import decode_records
 
 GROUP, TOPIC = 'workers', 'jobs'
 PARTITIONS = 2
@@ -30,8 +33,10 @@ DELIVERY_LIMIT = 10
 DEFAULT_ROUNDS = 12
 SOAK_ROUNDS = 300
 WAIT_MS = 200
-ACCEPT, RELEASE = 1, 2
+MOST_TURNS = 200
+ACCEPT, RELEASE, REJECT = 1, 2, 3
 GROUP_RESOURCE = 32
+QUEUE, QUEUE_PARTITIONS = 'dlq.jobs', 3
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -45,6 +50,8 @@ class Ledger:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     confirmed: set[Place] = field(default_factory=set)
+    rejected: set[Place] = field(default_factory=set)
+    """The confirmed records that a member has rejected."""
     doubtful: set[Place] = field(default_factory=set)
     floor: dict[Place, int] = field(default_factory=dict)
     exhausted: set[Place] = field(default_factory=set)
@@ -65,12 +72,14 @@ class Ledger:
     def trying(self, places: dict[Place, tuple[int, int]]) -> None:
         """Note acknowledgements before they are sent. `places` maps each record to its type and its delivery count."""
         with self.lock:
-            self.doubtful.update(place for place, (kind, _) in places.items() if kind == ACCEPT)
+            self.doubtful.update(place for place, (kind, _) in places.items() if kind != RELEASE)
 
     def acknowledged(self, places: dict[Place, tuple[int, int]]) -> None:
         with self.lock:
             for place, (kind, count) in places.items():
-                if kind == ACCEPT:
+                if kind == REJECT:
+                    self.rejected.add(place)
+                if kind != RELEASE:
                     self.confirmed.add(place)
                 else:
                     self.floor[place] = max(self.floor.get(place, 1), count + 1)
@@ -83,8 +92,10 @@ class Ledger:
 class Member:
     """A member of the share group. It works until `stop` is set, and connects again after each kill of the broker."""
 
-    def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float, seed: int = 7):
+    def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float, seed: int = 7, *,
+                 rejects: bool = False):
         self.name, self.topic_id, self.ledger, self.accepts = name, topic_id, ledger, accepts
+        self.rejects = rejects
         self.address = address
         self.stop = threading.Event()
         self.rng = random.Random(f'{name} {seed}')
@@ -115,13 +126,18 @@ class Member:
             epoch += 1
             acquired = dict(self._acquired(answer))
             self.rounds_without_records = 0 if acquired else self.rounds_without_records + 1
-            chosen = {place: (ACCEPT if self.rng.random() < self.accepts else RELEASE, count)
+            chosen = {place: (self._choose(), count)
                       for place, count in acquired.items() if self.rng.random() < max(0.9, self.accepts)}
             if chosen:
                 self._acknowledge(client, epoch, chosen)
                 epoch += 1
             if len(chosen) < len(acquired):
                 return      # closing the connection gives the rest back
+
+    def _choose(self) -> int:
+        if self.rejects and self.rng.random() < self.accepts:
+            return REJECT
+        return ACCEPT if self.rng.random() < self.accepts else RELEASE
 
     def _acquired(self, answer: Any) -> Iterator[tuple[Place, int]]:
         for topic in answer.responses:
@@ -149,15 +165,24 @@ class Member:
         self.ledger.acknowledged(chosen)
 
 
-def prepare(directory: Any) -> bytes:
+def prepare(directory: Any, *, has_queue: bool) -> bytes:
     """Create the topic and its records, and configure the group to read from the beginning of the topic."""
+    configs = {'share.delivery.count.limit': str(DELIVERY_LIMIT)}
     with InProcessBroker(directory) as broker:
         created = broker.ask(build('CreateTopicsRequest', topics=[
             {'name': TOPIC, 'num_partitions': PARTITIONS, 'replication_factor': 1}]))
         topic_id: bytes = created.topics[0].topic_id
+        if has_queue:
+            configs['errors.deadletterqueue.topic.name'] = QUEUE
+            raised = broker.ask(build('UpdateFeaturesRequest', feature_updates=[
+                {'feature': 'share.version', 'max_version_level': 2, 'upgrade_type': 1}]), 1)
+            assert raised.error_code == 0, raised
+            broker.ask(build('CreateTopicsRequest', topics=[
+                {'name': QUEUE, 'num_partitions': QUEUE_PARTITIONS, 'replication_factor': 1, 'configs': [
+                    {'name': 'errors.deadletterqueue.group.enable', 'value': 'true'}]}]))
         altered = broker.ask(build('IncrementalAlterConfigsRequest', resources=[
             {'resource_type': GROUP_RESOURCE, 'resource_name': GROUP, 'configs': [
-                {'name': 'share.delivery.count.limit', 'config_operation': 0, 'value': str(DELIVERY_LIMIT)}]}]))
+                {'name': name, 'config_operation': 0, 'value': value} for name, value in configs.items()]}]))
         assert altered.responses[0].error_code == 0, altered
         for number in range(RECORDS // 10 // PARTITIONS):
             for partition in range(PARTITIONS):
@@ -175,15 +200,16 @@ def prepare(directory: Any) -> bytes:
     return topic_id
 
 
-def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int = 7) -> int:
+def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int = 7, *, has_queue: bool = False) -> int:
     """Kill the broker `rounds` times, or until no record is left. Return the number of kills."""
     rng = random.Random(seed)
     kills = 0
-    topic_id = prepare(directory)
+    topic_id = prepare(directory, has_queue=has_queue)
     broker = BrokerProcess(directory, settings)
     broker.start()
     ledger = Ledger()
-    members = [Member(f'member-{number}', broker.address, topic_id, ledger, 0.08, seed) for number in range(2)]
+    members = [Member(f'member-{number}', broker.address, topic_id, ledger, 0.08, seed, rejects=has_queue)
+               for number in range(2)]
     threads = [threading.Thread(target=member.run) for member in members]
     try:
         for thread in threads:
@@ -216,7 +242,27 @@ def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int 
     assert everything - ledger.confirmed - ledger.doubtful - ledger.exhausted == set(), 'records were lost'
     assert broker.tracebacks() == []
     assert findings_in(str(directory)) == []
+    if has_queue:
+        check_dead_letters(directory, ledger)
     return kills
+
+
+def check_dead_letters(directory: Any, ledger: Ledger) -> None:
+    """Check that each rejected record, and each record at the limit of deliveries, has one dead letter."""
+    found: Counter[Place] = Counter()
+    with InProcessBroker(directory) as broker:
+        for _ in range(MOST_TURNS):
+            broker.turn()
+        for partition in broker.topics.topic(QUEUE).partitions:
+            for _, batch in partition.batches():
+                for record in decode_records(batch):
+                    source, offset = place_of(record.headers)
+                    found[source.partition, offset] += 1
+    assert set(found.values()) == {1}, 'dead letters were written twice'
+    assert ledger.rejected - set(found) == set(), 'dead letters were lost'
+    assert ledger.exhausted - ledger.confirmed - ledger.doubtful - set(found) == set(), 'dead letters were lost'
+    assert set(found) & (ledger.confirmed - ledger.rejected) == set(), 'accepted records have dead letters'
+    assert ledger.rejected != set()
 
 
 def finish(members: list[Member], threads: list[threading.Thread], *, quiet: bool = False) -> None:
@@ -234,13 +280,21 @@ def test_a_share_group_loses_nothing_and_repeats_nothing_when_its_broker_is_kill
     run_rounds(tmp_path / 'data', DEFAULT_ROUNDS, {'kbroker.durability': durability})
 
 
+@pytest.mark.parametrize('durability', ['disk', 'page-cache'])
+def test_each_rejected_record_has_one_dead_letter_when_the_broker_is_killed(tmp_path, durability):
+    run_rounds(tmp_path / 'data', DEFAULT_ROUNDS, {'kbroker.durability': durability}, has_queue=True)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path, soak_count, tally):
+@pytest.mark.parametrize('has_queue', [False, True])
+def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path, soak_count, tally,
+                                                                                 has_queue):
     rounds = soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS)
     kills, seed = 0, 7
     while kills < rounds:
         seed += 1
-        kills += run_rounds(tmp_path / str(seed), rounds - kills, {'kbroker.durability': 'disk'}, seed)
+        kills += run_rounds(tmp_path / str(seed), rounds - kills, {'kbroker.durability': 'disk'}, seed,
+                            has_queue=has_queue)
         print(f'{kills} kills')
     tally('kills of a broker, a client or an application', kills)
