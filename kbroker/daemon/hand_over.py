@@ -4,6 +4,10 @@ A kill can leave transactions that are decided but whose markers are not all wri
 transaction without its markers, if a partition has no leader yet when Kafka starts. A kill also leaves the broker
 registered, and the logs without the mark of a clean stop. The hand-over is a start and a clean stop of a broker that
 serves no client. Between them it writes the missing markers.
+
+A kill can also leave records of share groups that wait for dead letters. Apache Kafka writes these dead letters, also
+those that the queue already has. The hand-over archives the records whose dead letters it finds. It writes no dead
+letter: it may run without the settings of the broker, which decide about the queues.
 """
 from __future__ import annotations
 
@@ -51,8 +55,10 @@ def hand_over(config: Config, *, fs: FileSystem | None = None) -> Report:
     try:
         node.take_directory()
         node.open(addresses_for_clients(config)[0])
+        node.share_partitions.dead_letters().only_searches = True
         if not node.logs.verification.offline():
             complete_transactions(node)
+            find_dead_letters(node)
         report = report_on(node)
     except BaseException:
         node.abandon()
@@ -95,6 +101,28 @@ def complete_transactions(node: Node, wait: Callable[[int], object] = lambda ms:
             progress, progress_ms = now, now_ms
         elif now_ms - progress_ms >= stall_limit_ms:
             raise LogDirectoryError(_stall(node, unfinished, stall_limit_ms))
+        delay_ms = node.timers.next_delay_ms()
+        wait(LONGEST_WAIT_MS if delay_ms is None else min(delay_ms, LONGEST_WAIT_MS))
+
+
+def find_dead_letters(node: Node, wait: Callable[[int], object] = lambda ms: time.sleep(ms / 1000),
+                      stall_limit_ms: int = STALL_LIMIT_MS) -> None:
+    """Run the node until it has searched for the dead letters of all records that wait for one.
+
+    `wait` waits for the given milliseconds. Raise LogDirectoryError if the log directory fails, or if share partitions
+    cannot be loaded for `stall_limit_ms`.
+    """
+    begin_ms = node.clock.monotonic_ms()
+    while node.share_partitions.is_resuming:
+        node.timers.run_due()
+        node.end_tick()
+        if node.logs.failure is not None:
+            raise LogDirectoryError(f'{node.directory}: {node.logs.failure}')
+        if len(node.long_work):
+            continue
+        if node.clock.monotonic_ms() - begin_ms >= stall_limit_ms:
+            raise LogDirectoryError(f'{node.directory}: share partitions with records that wait for dead letters '
+                                    f'cannot be loaded in {stall_limit_ms // 1000} s')
         delay_ms = node.timers.next_delay_ms()
         wait(LONGEST_WAIT_MS if delay_ms is None else min(delay_ms, LONGEST_WAIT_MS))
 

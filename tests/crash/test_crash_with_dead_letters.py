@@ -15,7 +15,7 @@ import pathlib
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,7 +25,9 @@ from support.worlds.dead_letter_world import ACCEPT, PARTITIONS, REJECT, RELEASE
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError
+from kbroker.daemon.hand_over import WITHOUT_DELETIONS, hand_over
 from kbroker.log.fs import FileSystem
+from kbroker.settings.config import Config
 
 RECORDS = 6
 HOUR_MS = 3_600_000
@@ -134,18 +136,19 @@ def second_half(story: Story) -> None:
     story.reject((0, 0), (2, 5))
 
 
-def with_a_stop(root: pathlib.Path, clock: ManualClock, fs: FileSystem, promises: Promises) -> None:
+def with_a_stop(root: pathlib.Path, clock: ManualClock, fs: FileSystem, promises: Promises,
+                settings: Mapping[str, str] = SETTINGS) -> None:
     """Run both halves, with a clean stop between them and at the end."""
     for part in first_half, second_half:
-        with DeadLetterWorld(root, clock, fs, SETTINGS) as world:
+        with DeadLetterWorld(root, clock, fs, settings) as world:
             world.settle()
             part(Story(world, promises))
 
 
-def prepared(base: pathlib.Path) -> pathlib.Path:
+def prepared(base: pathlib.Path, settings: Mapping[str, str] = SETTINGS) -> pathlib.Path:
     root = base / 'running'
     root.mkdir()
-    with DeadLetterWorld(root, settings=SETTINGS) as world:
+    with DeadLetterWorld(root, settings=settings) as world:
         world.prepare()
         for partition in range(PARTITIONS):
             world.produce(partition, *[(b'k', b'v')] * RECORDS)
@@ -278,6 +281,33 @@ def fail_change(base: pathlib.Path, number: int) -> str:
 def test_a_rejected_record_has_one_dead_letter_after_a_failed_change_of_the_disk(memory_path):
     failed = [fail_change(memory_path, number) for number in spread(count_changes(memory_path), FAILURES)]
     assert any('dlq.jobs' in change for change in failed), failed
+
+
+@pytest.mark.usefixtures('many_brokers')
+def test_a_hand_over_archives_records_whose_dead_letters_exist_and_writes_none(memory_path):
+    """Apache Kafka writes the dead letters of all ARCHIVING records, so those with a letter must not remain. The
+    hand-over has not the prefix of the broker, with which it would refuse all dead letters."""
+    settings = {**SETTINGS, 'errors.deadletterqueue.topic.name.prefix': ''}
+    chosen = spread(count_changes(memory_path), CUTS)
+    root, clock, promises = prepared(memory_path, settings), ManualClock(), Promises()
+    left: list[int] = []
+
+    def check(directory: pathlib.Path, what: str) -> None:
+        with judging(what):
+            hand_over(Config({'log.dirs': str(directory), **WITHOUT_DELETIONS,
+                              'errors.deadletterqueue.topic.name.prefix': 'refuses all'}))
+            with DeadLetterWorld(directory, ManualClock(clock.wall_ms()), settings=settings) as world:
+                waiting = world.archiving()
+                left.append(len(waiting))
+                found = world.places()
+                for place in waiting:
+                    assert found[place] <= promises.letters[place] - (place not in promises.doubtful), what
+                world.broker.share_partitions.stop_dead_letters()
+        hold(directory, clock.wall_ms(), promises, what)
+
+    kill_at_each_change(root, lambda fs: with_a_stop(root, clock, fs, promises, settings),
+                        lambda change: change in chosen, check)
+    assert max(left) > 0
 
 
 @pytest.mark.soak

@@ -92,7 +92,8 @@ class DeadLetters:
     """The dead letters that are to be written.
 
     `written` and `refused` count the dead letters that were written, and those that were not because of configs.
-    `failures` counts the failed attempts to write a batch.
+    `failures` counts the failed attempts to write a batch. With `only_searches`, the dead letters in the queues are
+    searched for, but no dead letter is written.
     """
 
     def __init__(self, shares: SharePartitions, states: ShareStates, queues: DeadLetterQueues, clock: Clock,
@@ -108,7 +109,7 @@ class DeadLetters:
         self._jobs: deque[Job] = deque()
         self._unsearched: list[Unsearched] = []
         self._timers_of_retries: set[Timer] = set()
-        self._is_working = self._is_searching = self._is_stopped = False
+        self._is_working = self.is_searching = self._is_stopped = self.only_searches = False
         self._warned_ms: dict[str, int] = {}
 
     def stop(self) -> None:
@@ -136,7 +137,7 @@ class DeadLetters:
     # ---- write
 
     def _begin(self, job: Job) -> None:
-        if not self._is_stopped:
+        if not self._is_stopped and not self.only_searches:
             self._jobs.append(job)
             if not self._is_working:
                 self._is_working = True
@@ -265,8 +266,8 @@ class DeadLetters:
     # ---- search
 
     def _search(self) -> None:
-        if not self._is_searching and not self._is_stopped:
-            self._is_searching = True
+        if not self.is_searching and not self._is_stopped:
+            self.is_searching = True
             self._long_work.start(self._search_all())
 
     def _search_all(self) -> Steps[None]:
@@ -287,7 +288,7 @@ class DeadLetters:
                 if not each.live.is_dropped:
                     self._continue(each, found)
                 yield
-        self._is_searching = False
+        self.is_searching = False
 
     def _find(self, group: list[Unsearched]) -> Steps[dict[tuple[Source, int], int]]:
         """Return the dead letters of these share partitions that the queues have, as (source, offset), with their

@@ -124,6 +124,7 @@ class SharePartitions:
         self._writes_dead_letters = False
         self._letters: DeadLetters | None = None
         self._resume_timer: Timer | None = None
+        self._is_loading = False
 
     def __len__(self) -> int:
         return len(self._live)
@@ -142,6 +143,12 @@ class SharePartitions:
         self._sessions.on_leave.append(self._drop_unused)
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
         self._resume_after(0)
+
+    @property
+    def is_resuming(self) -> bool:
+        """True while share partitions with ARCHIVING records are loaded, or their dead letters are searched for."""
+        return (self._resume_timer is not None or self._is_loading or self.dead_letters().is_searching
+                or any(live.records is None for live in self._live.values()))
 
     def stop_dead_letters(self) -> None:
         """Write no more dead letters, because the broker stops. Records still become ARCHIVING, and the next start
@@ -475,6 +482,7 @@ class SharePartitions:
 
     def _resume(self) -> None:
         self._resume_timer = None
+        self._is_loading = True
         self._long_work.start(self._load_archiving())
 
     def _load_archiving(self) -> Steps[None]:
@@ -488,6 +496,7 @@ class SharePartitions:
                                    partition.topic, partition.partition, shown(key.group_id), error)
                     self._resume_after(LOAD_RETRY_MS)
             yield
+        self._is_loading = False
 
     # ---- locks
 
