@@ -178,6 +178,7 @@ class Broker:
             'offline': [{'topic': note.key[0], 'partition': note.key[1], 'reason': str(note.damages[0])[:MOST_REASON]}
                         for note in offline[:MOST_NAMED]],
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
+            'dead_letters': self.node.share_partitions.dead_letter_counts(),
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
                         'limit': line.limit} for line in self._ledger]}
 

@@ -256,6 +256,10 @@ def lines_of(report: Report) -> Iterator[str]:
         more = f'{left_out:,} more partitions are offline. ' if left_out else ''
         yield f'            {more}do: kbroker-check {quote(report["directory"])}'
     yield f'late        {report["refused_stale_requests"]:,} requests refused'
+    letters = report.get('dead_letters', {})
+    if any(letters.values()):
+        yield (f'dead        {letters["waiting"]:,} letters wait, {letters["written"]:,} written, '
+               f'{letters["refused"]:,} refused, {letters["failures"]:,} attempts failed')
     yield ''
     table = [('STRUCTURE', 'NOW', 'BOUND', 'LIMITED BY')]
     for line in report['ledger']:

@@ -91,7 +91,10 @@ def test_the_member_is_answered_before_the_dead_letter_exists(world):
     world.reject(*((0, offset) for offset in range(6)))
     assert world.places() == once([]) and world.archiving() == {(0, offset) for offset in range(6)}
     assert world.start_offsets()[0] == 0
+    counts = {'waiting': 6, 'written': 0, 'refused': 0, 'failures': 0}
+    assert world.broker.share_partitions.dead_letter_counts() == counts
     free()
+    assert world.broker.share_partitions.dead_letter_counts() == {**counts, 'waiting': 0, 'written': 6}
     assert world.places() == once((0, offset) for offset in range(6))
     world.produce(0, (b'k', b'v'))
     assert world.fetch() == {(1, offset): 1 for offset in range(6)} | {(0, 6): 1}

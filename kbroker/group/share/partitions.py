@@ -144,6 +144,15 @@ class SharePartitions:
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
         self._resume_after(0)
 
+    def dead_letter_counts(self) -> dict[str, int]:
+        """Return the number of records in memory that wait for their dead letters, and the counts of `DeadLetters`."""
+        waiting = sum(last - first + 1 for live in self._live.values() if live.jobs and live.records is not None
+                      for first, last, _ in live.records.archiving())
+        letters = self._letters
+        written, refused, failures = (0, 0, 0) if letters is None else (
+            letters.written, letters.refused, letters.failures)
+        return {'waiting': waiting, 'written': written, 'refused': refused, 'failures': failures}
+
     @property
     def is_resuming(self) -> bool:
         """True while share partitions with ARCHIVING records are loaded, or their dead letters are searched for."""
