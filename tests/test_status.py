@@ -16,6 +16,7 @@ from kbroker.daemon.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
     StatusSocket,
+    lines_of,
     read_status,
     socket_name,
 )
@@ -55,7 +56,7 @@ def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory)
     assert report['refused_stale_requests'] == 0 and '\nlate        0 requests refused\n' in printed.stdout
     assert set(report['dead_letters'].values()) == {0} and '\ndead ' not in printed.stdout
     report['dead_letters'] = {'waiting': 4, 'written': 1_000, 'refused': 3, 'failures': 2}
-    assert "dead        4 letters wait, 1,000 written, 3 refused, 2 attempts failed" in set(lines_of(report))
+    assert 'dead        4 letters wait, 1,000 written, 3 refused, 2 attempts failed' in set(lines_of(report))
     lines = {line['what']: line for line in report['ledger']}
     assert lines['connections']['now'] == 1
     assert lines['processes that ask for the status'] == {
