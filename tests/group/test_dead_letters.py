@@ -4,7 +4,9 @@ Covers KIP-1191.
 """
 from __future__ import annotations
 
+import errno
 import logging
+import os
 
 import pytest
 from support.worlds.dead_letter_world import (
@@ -23,8 +25,11 @@ from support.worlds.dead_letter_world import (
     once,
 )
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.share.dead_letter import DELIVERY_COUNT, EXCEEDED, MESSAGE, REJECTED
 from kbroker.group.share.dead_letter import GROUP as GROUP_HEADER
+from kbroker.group.share.partitions import JOB_BYTES
+from kbroker.log.fs import File, FileSystem
 
 VALUES = [(b'k%d' % number, b'v%d' % number) for number in range(6)]
 LOCK_MS = 30_000
@@ -269,3 +274,122 @@ def test_rejects_of_many_records_of_all_partitions_are_each_written_once(world):
     assert {record.value for _, record in world.dead_letters()} == {value for _, value in VALUES if value != b'v0'
                                                                     and value != b'v3'}
     assert world.start_offsets() == [240] * 3 or world.archiving() == set()
+
+
+# ---- failures
+
+class FileSystemWithoutDescriptors(FileSystem):
+    """A file system on which no file with `without` in its path can be created while it is set."""
+
+    without = ''
+
+    def open(self, path: str, create: bool = False) -> File:
+        if create and self.without and self.without in path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return super().open(path, create)
+
+
+def test_a_dead_letter_is_written_when_descriptors_are_free_again(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    fs = FileSystemWithoutDescriptors()
+    with DeadLetterWorld(tmp_path / 'data', fs=fs) as world:
+        ready(world)
+        fs.without = f'{QUEUE}-0'
+        world.reject((0, 0), (0, 1))
+        assert world.archiving() == {(0, 0), (0, 1)}
+        world.pass_time(1_000)
+        assert world.archiving() == {(0, 0), (0, 1)}
+        assert any('are not written yet' in text for text in caplog.messages)
+        fs.without = ''
+        world.pass_time(2_000)
+        assert world.archiving() == set() and world.places() == once([(0, 0), (0, 1)])
+        assert world.broker.share_partitions.dead_letter_counts() == {
+            'waiting': 0, 'written': 2, 'refused': 0, 'failures': 2}
+
+
+@pytest.mark.parametrize('code', [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.FENCED_STATE_EPOCH,
+                                  ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_a_dead_letter_is_not_written_again_if_its_end_cannot_be_stored(world, monkeypatch, code):
+    """With some of the codes, the share partition is removed from memory. When it is loaded again, the dead letter is
+    found in the queue."""
+    states, failed = world.broker.share_states, []
+    write = states.write
+
+    def refuse_once(key, changes, done):
+        if not failed and any(state == 4 for _, _, state, _ in changes.batches):
+            failed.append(changes)
+            done(KafkaError(code, 'for the test'))
+        else:
+            write(key, changes, done)
+
+    monkeypatch.setattr(states, 'write', refuse_once)
+    ready(world).reject((0, 0))
+    assert failed != [] and world.archiving() == {(0, 0)} and world.places() == once([(0, 0)])
+    world.pass_time(1_000)
+    assert world.archiving() == set() and world.places() == once([(0, 0)])
+
+
+def test_the_end_of_a_lock_is_stored_again_before_a_dead_letter_follows(world, monkeypatch):
+    ready(world, group={**GROUP_CONFIGS, 'share.delivery.count.limit': '2'})
+    world.disconnect()
+    world.fetch()
+    states, failed = world.broker.share_states, []
+    write = states.write
+
+    def refuse_once(key, changes, done):
+        if key.partition == 0 and not failed:
+            failed.append(changes)
+            done(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, 'for the test'))
+        else:
+            write(key, changes, done)
+
+    monkeypatch.setattr(states, 'write', refuse_once)
+    world.pass_time(LOCK_MS + 1)
+    assert failed != [] and world.places() == once((1, offset) for offset in range(6))
+    world.pass_time(1_000)
+    assert world.places() == once((partition, offset) for partition in range(2) for offset in range(6))
+
+
+def test_a_lower_share_version_ends_no_wait_for_a_dead_letter(world):
+    """The feature decides at the acknowledgement. A record that waits was promised a dead letter."""
+    ready(world)
+    free = world.hold_worker()
+    world.reject((0, 0))
+    answer = world.ask('UpdateFeatures', 1, feature_updates=[
+        {'feature': 'share.version', 'max_version_level': 1, 'upgrade_type': 2}])
+    assert answer.error_code == 0
+    world.reject((0, 1))
+    free()
+    assert world.places() == once([(0, 0)]) and world.archiving() == set()
+
+
+def test_the_deletion_of_the_share_state_ends_the_wait_for_a_dead_letter(world):
+    ready(world)
+    free = world.hold_worker()
+    world.reject((0, 0))
+    failed = []
+    world.broker.share_states.delete([world.key(0)], failed.append)
+    free()
+    assert failed == [{}] and world.places() == once([])
+
+
+def test_the_ranges_that_wait_for_dead_letters_count_towards_the_memory_of_groups(world):
+    ready(world)
+    free = world.hold_worker()
+    before = world.broker.groups.memory.held_bytes
+    world.acknowledge({(0, offset): REJECT if offset % 2 else ACCEPT for offset in range(6)})
+    assert world.broker.groups.memory.held_bytes >= before + 3 * JOB_BYTES
+    free()
+    assert world.broker.share_partitions.all()[0].jobs == 0
+
+
+def test_a_stop_leaves_dead_letters_that_are_not_begun_to_the_next_start(tmp_path):
+    with DeadLetterWorld(tmp_path / 'data') as world:
+        ready(world)
+        world.hold_worker()
+        world.reject((0, 0))
+        world.fetch()
+        world.disconnect()
+    with DeadLetterWorld(tmp_path / 'data') as world:
+        world.settle()
+        assert world.places() == once([(0, 0)]) and world.archiving() == set()
