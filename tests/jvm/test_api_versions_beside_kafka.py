@@ -1,12 +1,14 @@
-"""kbroker serves what the newest Apache Kafka serves: the same APIs, versions and features.
+"""kbroker serves what the newest Apache Kafka serves: the same APIs, versions and features. It knows all settings.
 
 SKIPPED.md lists the APIs, the versions and the levels that are left out on purpose. Covers KIP-35, KIP-511 and KIP-584.
 """
 from __future__ import annotations
 
+import fnmatch
 from typing import Any
 
 import pytest
+from cases_topics import BROKER, GROUP, TOPIC
 from raw_peer import RawPeer
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import CLUSTER_ID, KafkaProcess, run_tools
@@ -17,6 +19,7 @@ from kbroker.apis.serving.served import served_apis
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.directory import format_directory
 from kbroker.metadata.features import RELEASES
+from kbroker.settings.table import IGNORED, REFUSED, SETTINGS
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
@@ -30,11 +33,8 @@ NAMES = {int(api.key): api.request_class.__name__.removesuffix('Request') for ap
 
 
 @pytest.fixture(scope='module', params=RELEASES)
-def answers(tmp_path_factory, request):
-    """The answers of Apache Kafka and of kbroker to ApiVersions in version 4 and in the newest one.
-
-    Both have a directory with the levels of the parameter's release.
-    """
+def brokers(tmp_path_factory, request):
+    """Apache Kafka and kbroker, each with a directory that has the levels of the parameter's release."""
     directory = tmp_path_factory.mktemp('brokers')
     kafka, ours = KafkaProcess(directory / 'kafka', release=RELEASE, dynamic=True), BrokerProcess(directory / 'kbroker')
     formatted, = run_tools('kafka.tools.StorageTool', [
@@ -42,8 +42,14 @@ def answers(tmp_path_factory, request):
         str(kafka.write_settings())], release=RELEASE)
     assert formatted.code == 0, formatted
     format_directory(FileSystem(), str(ours.directory), node_id=1, timestamp_ms=0, features=RELEASES[request.param])
-    with running(kafka, ours) as brokers:
-        yield [[asked(broker.address, version) for version in (4, None)] for broker in brokers]
+    with running(kafka, ours) as both:
+        yield both
+
+
+@pytest.fixture(scope='module')
+def answers(brokers):
+    """The answers of Apache Kafka and of kbroker to ApiVersions in version 4 and in the newest one."""
+    return [[asked(broker.address, version) for version in (4, None)] for broker in brokers]
 
 
 def asked(address: str, version: int | None) -> Any:
@@ -66,6 +72,19 @@ def levels(answer: Any) -> dict[str, set[int]]:
     left_out = skipped_versions()
     return {entry.name: set(range(entry.min_version, entry.max_version + 1)) - left_out.get(entry.name, set())
             for entry in answer.supported_features}
+
+
+def described(address: str, resource_type: int, name: str) -> set[str]:
+    """Return the names of the settings that a broker describes for a resource. A topic is created first."""
+    peer = RawPeer(address, name)
+    try:
+        if resource_type == TOPIC:
+            peer.create_topic()
+        answer = peer.ask('DescribeConfigs', resources=[dict(
+            resource_type=resource_type, resource_name=name, configuration_keys=None)])
+        return {entry.name for entry in answer.results[0].configs}
+    finally:
+        peer.close()
 
 
 def finalized(answer: Any) -> dict[str, tuple[int, int]]:
@@ -105,3 +124,16 @@ def test_both_finalize_the_same_levels_for_one_release(answers):
 def test_nothing_counts_as_pending_that_is_served(answers):
     (_, kafka), (_, ours) = answers
     assert {*different(versions(kafka), versions(ours)), *different(levels(kafka), levels(ours))} == PENDING
+
+
+@pytest.mark.parametrize(('resource_type', 'name'), [(TOPIC, 'described'), (GROUP, 'described')])
+def test_topics_and_groups_have_the_settings_of_kafka(brokers, resource_type, name):
+    kafka, ours = (described(broker.address, resource_type, name) for broker in brokers)
+    assert ours == kafka
+
+
+def test_each_setting_of_a_broker_has_a_meaning_or_a_reason(brokers):
+    kafka = described(brokers[0].address, BROKER, '1')
+    explained = [*IGNORED, *REFUSED]
+    assert [name for name in sorted(kafka - SETTINGS.keys())
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in explained)] == []
