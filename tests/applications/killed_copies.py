@@ -5,6 +5,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 
+from support.clients.markers import await_markers
 from support.kafka.apache_kafka import compiled, temporary_files
 
 from kbroker.client import Admin, Consumer, NewTopic
@@ -103,11 +104,3 @@ def check_copies(broker, application, seed, rounds):
         assert not read(consumer, found, sent + 1, MORE_S), found.most_common(3)
     application.kill()
     await_markers(broker.address)
-
-
-def await_markers(address):
-    """Wait until each decided transaction has its markers."""
-    end = time.monotonic() + WAIT_S
-    with Admin(address) as admin:
-        while left := [row for row in admin.list_transactions() if row.state.startswith('Prepare')]:
-            assert time.monotonic() < end, left     # the kill may have come between a decision and its markers

@@ -12,8 +12,9 @@ import time
 import confluent_loop
 import pytest
 from confluent_loop import GROUP, INPUT, OUTPUT, result_of
-from killed_copies import PARTITIONS, WAIT_S, KilledProcess, await_markers, create_topics
+from killed_copies import PARTITIONS, WAIT_S, KilledProcess, create_topics
 from support.clients.committed_records import committed_records
+from support.clients.markers import await_markers
 
 from kbroker.client import Admin, Producer
 
