@@ -15,6 +15,7 @@ settings.load_profile('any machine')
 
 from support.brokers.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.kafka.apache_kafka import KafkaProcess  # noqa: E402
+from support.kafka.chain_plans import chains_left_out  # noqa: E402
 from support.runner import attempts, leftovers, second_runs  # noqa: E402
 from support.runner.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.runner.machine_requirements import check_tools  # noqa: E402
@@ -38,6 +39,8 @@ def pytest_addoption(parser):
                      help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
     parser.addoption('--measure-attacks', type=pathlib.Path, metavar='FILE',
                      help='append what each attack costs the broker and its other clients to FILE')
+    parser.addoption('--chains', default='', metavar='NUMBERS',
+                     help='the fixed chains of programs on one directory that run: all, or numbers such as 3,17')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
     second_runs.add_option(parser)
@@ -73,6 +76,8 @@ def leave_out(config, items, nodeids):
 def pytest_collection_modifyitems(config, items):
     if config.getoption('quick'):
         leave_out(config, items, {item.nodeid for item in items if not is_quick(item)})
+    leave_out(config, items, chains_left_out([item.nodeid for item in items], config.getoption('chains'),
+                                             config.rootpath, config.args))
     leave_out(config, items, left_out([item.nodeid for item in items if item.get_closest_marker('soak')],
                                       config.getoption('soak_share'), config.getoption('soak_seed')))
     if hasattr(config, 'workerinput'):

@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from support.runner.xdist_scheduling import LONG_RUN, LONGEST, SESSION, Scheduler, priority
+from support.runner.xdist_scheduling import APART, LONG_RUN, LONGEST, SESSION, Scheduler, priority
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -48,6 +48,17 @@ def test_the_test_that_takes_two_hours_in_a_soak_is_begun_at_once():
     assert max(files, key=priority) == f'{LONG_RUN}test_a.py'
 
 
+def test_the_long_tests_of_a_file_without_fixtures_may_run_in_different_processes():
+    tests = [f'{file}::test_{number}' for file in APART for number in range(8)]
+    scheduler = Scheduler(SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ['popen'] * 2))
+    nodes = [Node(), Node()]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+    scheduler.schedule()
+    assert [tests[index].partition('::')[0] for node in nodes for index in node.sent[:1]] == [*APART, *APART]
+
+
 def test_all_files_that_use_the_spark_session_share_a_process():
     users = {f'tests/spark/{path.name}' for path in (TESTS / 'spark').glob('test_*.py')
              if re.search(r'^(?:    )?def \w+\((?:.*, )?spark\b', path.read_text(), re.MULTILINE)}
@@ -55,7 +66,7 @@ def test_all_files_that_use_the_spark_session_share_a_process():
 
 
 def test_the_places_listed_as_slow_exist():
-    assert [place for place in (*LONGEST, LONG_RUN) if not (TESTS.parent / place).exists()] == []
+    assert [place for place in (*LONGEST, *APART, LONG_RUN) if not (TESTS.parent / place).exists()] == []
 
 
 def test_no_two_files_of_tests_have_one_name():

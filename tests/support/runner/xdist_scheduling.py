@@ -17,6 +17,8 @@ which wait least.
 """
 BUSY = ('tests/fuzz/', 'tests/verifying/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
 """The slow directories and files whose tests use a processor all the time, the slowest last."""
+APART = ('tests/jvm/test_chains.py',)
+"""The files whose tests are long and share nothing. Each of their tests may run in another process."""
 LONGEST = (*WAITING, *BUSY)
 LONG_RUN = 'tests/endurance/'
 """The file of the test that takes two hours in a soak. The second process begins with it."""
@@ -24,10 +26,10 @@ LONG_RUN = 'tests/endurance/'
 
 class Scheduler(LoadScopeScheduling):
     """A scheduler that gives the next file to a free process. All tests of a file run in one process, so their fixtures
-    are created once. Processes 0, 2, 4 and so on get files from the front of the queue, whose tests mostly wait.
-    Processes 1, 3, 5 and so on get files from its end, whose tests use a processor all the time. Both kinds of tests
-    therefore run at the same time. The short files are in the middle and run last, because a slow file that started
-    late would run after the other processes have ended.
+    are created once; the files in APART are the exception. Processes 0, 2, 4 and so on get files from the front of the
+    queue, whose tests mostly wait. Processes 1, 3, 5 and so on get files from its end, whose tests use a processor all
+    the time. Both kinds of tests therefore run at the same time. The short files are in the middle and run last,
+    because a slow file that started late would run after the other processes have ended.
 
     Three processes suit two cores, because two of them mostly wait.
     """
@@ -38,6 +40,8 @@ class Scheduler(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition('::')[0]
+        if file in APART:
+            return nodeid
         return 'the Spark session' if file in SESSION else file
 
     def _assign_work_unit(self, node: Any) -> None:

@@ -1,0 +1,486 @@
+"""Chains of programs on one log directory, with clients that work on each program and a model of what they wrote.
+
+Each program starts on the directory that the one before it left. The data then have to equal the model, and the clients
+work again. Before a kill of Kafka, the chain waits until all decided transactions have their markers: a start of Kafka
+after a kill may complete a transaction without them, if a partition has no leader yet. A killed kbroker goes to
+Kafka by `kbroker hand-over`, or after all markers are written. It goes to kbroker as the kill left it.
+"""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+from support.brokers.broker_process import PROMPT, BrokerProcess, killed_at_the_end
+from support.clients.librdkafka import LIMIT_S, read_to_the_end
+from support.clients.markers import await_markers
+from support.clients.raw_client import RawClient
+from support.kafka.apache_kafka import CLUSTER_ID, KafkaProcess, dump_log, java
+from support.kafka.chain_plans import KBROKER, LEVELS, Birth, Link, Plan
+from support.kafka.shown_metadata import await_shown_metadata
+from support.messages.message_builder import build
+from support.runner.command_runner import run_command
+from support.runner.free_ports import free_port
+
+from kbroker.base.errors import ErrorCode
+from kbroker.client import Admin, NewTopic, Producer, ScramCredentialUpsertion
+from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.metadata.features import METADATA_VERSION, RELEASES, SHARE_VERSION
+from kbroker.record.batch import encode_batch
+
+SETTINGS = {**PROMPT, 'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
+            'log.cleaner.backoff.ms': '500'}
+NEVER_MS = 600_000
+"""A transaction timeout that is longer than the time between two programs."""
+FORMAT_LIMIT_S = 300
+ORDERS, OTHERS, REPEATED, TABLE = 'orders', 'others', 'repeated', 'table'
+TOPICS = {ORDERS: 2, OTHERS: 2, REPEATED: 1, TABLE: 1}
+TABLE_CONFIGS = {'cleanup.policy': 'compact', 'segment.ms': '100', 'min.cleanable.dirty.ratio': '0.01'}
+BATCHES = 5
+"""The number of batches that a producer may have in flight, and whose repetition a broker therefore recognizes."""
+USER = 'client-id', 'app'
+REFUSED = re.compile(f'Error processing append operation on partition .*{REPEATED}-0')
+"""An error that Kafka logs when it refuses a batch that it has forgotten."""
+
+Program = BrokerProcess | KafkaProcess
+Partition = tuple[str, int]
+
+
+def run_chain(plan: Plan, place: Path) -> int:
+    """Run a chain in the directory `place`. Return the number of hand-overs. Raise AssertionError, with a note about
+    the program, if the data do not equal the model.
+    """
+    directory, address = place / 'data', f'127.0.0.1:{free_port()}'
+    prepare(plan.birth, directory)
+    with ExitStack() as stack:
+        story = Story(address, plan.has_lasting_clients, LEVELS[plan.birth.release])
+        stack.callback(story.close)
+        for number, (link, following) in enumerate(zip_longest(plan.links, plan.links[1:])):
+            with noted(f'program {number}, {link.program}, of a directory {plan}'):
+                run_link(plan, number, link, following, story, directory)
+        check_files(directory)
+    return len(plan.links) - 1
+
+
+def run_link(plan: Plan, number: int, link: Link, following: Link | None, story: Story, directory: Path) -> None:
+    """Start a program, check the data, let the clients work, and end the program."""
+    program = program_of(link, story.address, directory, plan.birth.is_dynamic)
+    with killed_at_the_end(program):
+        program.start()
+        if number:
+            story.check()
+        else:
+            story.begin()
+        story.work(number)
+        if link.raised_to:
+            raise_levels(story.address, link.raised_to)
+            story.level = LEVELS[link.raised_to]
+        await_shown_metadata(story.address)
+        if must_have_markers(link, following):
+            await_markers(story.address)
+        if link.is_killed:
+            program.kill9()
+        else:
+            program.stop()
+    check_output(program)
+    story.knows_all_batches = keeps_batches(link, following)
+    if link.is_handed_over:
+        run_kbroker('hand-over', '--data-dir', str(directory))
+    if not link.is_killed or link.is_handed_over:
+        done = run_command('check', directory)
+        errors = [line for line in done.stdout.splitlines() if line.startswith('error')]
+        assert errors == [] and done.returncode != 1, done.stdout + done.stderr
+    assert not list(directory.glob('*-stray'))
+
+
+def must_have_markers(link: Link, following: Link | None) -> bool:
+    """Return whether all decided transactions must have their markers before this link ends. See the module."""
+    if link.program == KBROKER:
+        return link.is_killed and not link.is_handed_over and following is not None and following.program != KBROKER
+    return link.is_killed
+
+
+def keeps_batches(link: Link, following: Link | None) -> bool:
+    """Return whether the following program knows the last batches of each producer, and not only the last one.
+
+    Kafka writes a producer snapshot at the end of the log, at a clean stop and after the recovery of a log. Its rows
+    have only the last batch of each producer. kbroker's snapshot at a clean stop is below its last batches.
+    """
+    if link.program != KBROKER or following is None:
+        return False
+    return not link.is_killed or link.is_handed_over or following.program == KBROKER
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add a note to an exception of the `with` block."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(note)
+        raise
+
+
+# -- programs
+
+def prepare(birth: Birth, directory: Path) -> None:
+    """Format the log directory."""
+    if birth.program == KBROKER:
+        run_kbroker('storage', 'format', '--data-dir', str(directory), '--cluster-id', CLUSTER_ID, '--release-version',
+                    birth.release)
+        return
+    program = KafkaProcess(directory, SETTINGS, birth.program, dynamic=birth.is_dynamic)
+    options = [*(['--standalone'] if birth.is_dynamic else []),
+               *(['--release-version', birth.release] if birth.release != birth.program else [])]
+    run(java('kafka.tools.StorageTool', 'format', '--cluster-id', CLUSTER_ID, *options, '--config',
+             str(program.write_settings()), release=birth.program))
+
+
+def program_of(link: Link, address: str, directory: Path, is_dynamic: bool) -> Program:
+    if link.program == KBROKER:
+        broker = BrokerProcess(directory, SETTINGS)
+        broker.address = address
+        return broker
+    return KafkaProcess(directory, SETTINGS, link.program, address=address, dynamic=is_dynamic)
+
+
+def run_kbroker(*arguments: str) -> None:
+    run([sys.executable, '-m', 'kbroker', *arguments])
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=FORMAT_LIMIT_S,
+                          check=False)
+    assert done.returncode == 0, f'exit code {done.returncode}:\n{done.stdout}{done.stderr}'
+
+
+def check_output(program: Program) -> None:
+    """Check that the program logged no traceback, and no error besides those of repeated batches that it refused."""
+    assert program.tracebacks() == []
+    if isinstance(program, KafkaProcess):
+        assert [line for line in program.errors() if not REFUSED.search(line)] == []
+
+
+def check_files(directory: Path) -> None:
+    """Let kafka-dump-log read all logs of topics."""
+    text = dump_log(*sorted(path for path in directory.glob('*-[0-9]*/*.log')
+                            if not path.parent.name.startswith('__cluster_metadata')))
+    assert not (found := re.search('.*(?:corrupt|Exception).*', text)), found[0]
+
+
+def raise_levels(address: str, release: str) -> None:
+    """Finalize the levels of a release of Kafka. Other features than these two have the same level in all releases."""
+    levels = {METADATA_VERSION: LEVELS[release]}
+    if SHARE_VERSION in (known := RELEASES.get(release, {})):
+        levels[SHARE_VERSION] = known[SHARE_VERSION]
+    with RawClient.at(address) as client:
+        answer = client.ask(build('UpdateFeaturesRequest', feature_updates=[
+            dict(feature=name, max_version_level=level) for name, level in levels.items()]), 1)
+    assert answer.error_code == 0, answer
+
+
+# -- clients and their model
+
+@dataclass
+class OpenTransaction:
+    """A transaction of librdkafka that is open while one program follows another."""
+
+    number: int
+    producer: Any
+    offset: int
+
+
+class Story:
+    """The clients of a chain, and a model of the state that they have built."""
+
+    def __init__(self, address: str, has_lasting_clients: bool, level: int):
+        self.address = address
+        self.level = level
+        """The finalized metadata.version."""
+        self.knows_all_batches = True
+        """The value of `keeps_batches` for the current program."""
+        self._has_lasting_clients = has_lasting_clients
+        self._log: defaultdict[Partition, list[tuple[str, int]]] = defaultdict(list)
+        """Maps a partition to its records: (value, number of the transaction or 0)."""
+        self._ended: dict[int, bool] = {0: True}
+        """Maps the number of each ended transaction to whether it was committed."""
+        self._offsets: dict[str, int] = {}
+        """Maps a group to its offset of the first partition of ORDERS."""
+        self._table: dict[bytes, bytes] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+        self._quotas: dict[str, float] = {}
+        self._users: set[str] = set()
+        self._batches: list[tuple[bytes, int]] = []
+        """The last batches of the producer without transactions, each with its offset."""
+        self._producer_ids: set[int] = set()
+        self._open: OpenTransaction | None = None
+        self._lasting: Producer | None = None
+
+    def close(self) -> None:
+        if self._lasting is not None:
+            self._lasting.close()
+
+    # ---- work
+
+    def begin(self) -> None:
+        """Create the topics in the new directory."""
+        with Admin(self.address) as admin:
+            self._create(admin, *(NewTopic(name, count, 1, configs=TABLE_CONFIGS if name == TABLE else {})
+                                  for name, count in TOPICS.items()))
+        await_shown_metadata(self.address)
+
+    def work(self, number: int) -> None:
+        """Let all clients work. `number` is that of the program."""
+        self._end_open(number)
+        self._work_with_librdkafka(number)
+        self._work_with_kbroker(number)
+        self._send_batches(number)
+        self._write_table(number)
+        self._change_metadata(number)
+        self._leave_open(number)
+
+    def _begin_transaction(self) -> int:
+        return len(self._ended) + (self._open is not None)
+
+    def _write(self, producer: Any, value: str, transaction: int) -> None:
+        """Write a value to each partition of two topics with a producer of librdkafka."""
+        for topic in (ORDERS, OTHERS):
+            for partition in range(TOPICS[topic]):
+                producer.produce(topic, value, partition=partition)
+                self._log[topic, partition].append((value, transaction))
+        assert producer.flush(LIMIT_S) == 0
+
+    def _librdkafka(self, transactional_id: str) -> Any:
+        producer = confluent_kafka.Producer({
+            'bootstrap.servers': self.address, 'transactional.id': transactional_id, 'log_level': 0,
+            'transaction.timeout.ms': NEVER_MS, 'reconnect.backoff.max.ms': 500})
+        producer.init_transactions(LIMIT_S)
+        return producer
+
+    def _send_offset(self, producer: Any, group: str, offset: int) -> None:
+        consumer = confluent_kafka.Consumer({'bootstrap.servers': self.address, 'group.id': group, 'log_level': 0})
+        producer.send_offsets_to_transaction([TopicPartition(ORDERS, 0, offset)], consumer.consumer_group_metadata(),
+                                             LIMIT_S)
+        consumer.close()
+
+    def _work_with_librdkafka(self, number: int) -> None:
+        """Commit one transaction and abort one, both with offsets."""
+        producer, group = self._librdkafka('ended'), 'librdkafka-readers'
+        for is_committed in (True, False):
+            transaction = self._begin_transaction()
+            producer.begin_transaction()
+            self._write(producer, f'{number} librdkafka {is_committed}', transaction)
+            self._send_offset(producer, group, 2 * number + 1 + (not is_committed))
+            (producer.commit_transaction if is_committed else producer.abort_transaction)(LIMIT_S)
+            self._ended[transaction] = is_committed
+        self._offsets[group] = 2 * number + 1
+
+    def _work_with_kbroker(self, number: int) -> None:
+        """Abort one transaction and commit one, both with offsets, with kbroker's client."""
+        group = GroupMetadata('kbroker-readers')
+        producer = self._lasting
+        if producer is None:
+            producer = Producer(self.address, transactional_id='kbroker', transaction_timeout_ms=NEVER_MS)
+            producer.init_transactions()
+        for is_committed in (False, True):
+            transaction = self._begin_transaction()
+            value = f'{number} kbroker {is_committed}'
+            producer.begin_transaction()
+            for topic in (OTHERS, ORDERS):
+                for partition in range(TOPICS[topic]):
+                    producer.send(topic, value.encode(), partition=partition)
+                    self._log[topic, partition].append((value, transaction))
+            producer.flush()
+            producer.send_offsets_to_transaction({(ORDERS, 0): 2 * number + is_committed}, group)
+            (producer.commit_transaction if is_committed else producer.abort_transaction)()
+            self._ended[transaction] = is_committed
+        self._offsets[group.group_id] = 2 * number + 1
+        if self._has_lasting_clients:
+            self._lasting = producer
+        else:
+            producer.close()
+
+    def _leave_open(self, number: int) -> None:
+        """Leave a transaction with records and an offset open."""
+        transaction = self._begin_transaction()
+        producer = self._librdkafka('open')
+        producer.begin_transaction()
+        self._write(producer, f'{number} open', transaction)
+        self._send_offset(producer, 'open-readers', number)
+        self._open = OpenTransaction(transaction, producer, number)
+
+    def _end_open(self, number: int) -> None:
+        """Let the client of the open transaction commit it, or let a new client with its transactional id abort it."""
+        if self._open is None:
+            return
+        is_committed = self._has_lasting_clients
+        if is_committed:
+            self._write(self._open.producer, f'{number} last', self._open.number)
+            self._open.producer.commit_transaction(LIMIT_S)
+            self._offsets['open-readers'] = self._open.offset
+        else:
+            self._librdkafka('open')
+        self._ended[self._open.number] = is_committed
+        self._open = None
+
+    def _send_batches(self, number: int) -> None:
+        """Let a new idempotent producer send as many batches as may be in flight."""
+        with RawClient.at(self.address) as client:
+            answer = new_producer(client)
+            assert answer.producer_id > max(self._producer_ids, default=-1)
+            self._producer_ids.add(answer.producer_id)
+            self._batches = []
+            for sequence in range(BATCHES):
+                value = f'{number} batch {sequence}'
+                records = bytes(encode_batch([(now_ms(), None, value.encode())], producer_id=answer.producer_id,
+                                             producer_epoch=answer.producer_epoch, base_sequence=sequence))
+                code, offset = produced(client, records)
+                assert (code, offset) == (0, len(self._log[REPEATED, 0]))
+                self._log[REPEATED, 0].append((value, 0))
+                self._batches.append((records, offset))
+
+    def _write_table(self, number: int) -> None:
+        """Replace one value of the compacted topic, add one and delete one. Each batch begins a segment."""
+        producer = confluent_kafka.Producer({'bootstrap.servers': self.address, 'log_level': 0})
+        for key, value in ((b'always', b'%d' % number), (b'only %d' % number, b'here'),
+                           (b'only %d' % (number - 1), None)):
+            producer.produce(TABLE, value, key, partition=0)
+            assert producer.flush(LIMIT_S) == 0
+            self._table.pop(key, None)
+            if value is not None:
+                self._table[key] = value
+
+    def _change_metadata(self, number: int) -> None:
+        """Create a topic, delete the one of the program before, and change a config, a quota and a user."""
+        name, old = f'made-{number}', f'made-{number - 1}'
+        with Admin(self.address) as admin:
+            self._create(admin, NewTopic(name, 2, 1, configs={'retention.ms': str(NEVER_MS * 1000 + number)}))
+            if number:
+                assert admin.delete_topics([old]) == {old: None}
+                del self._topic_ids[old], self._configs[old]
+            changes = {'max.message.bytes': str(1_000_000 + number)}
+            admin.alter_config('topic', ORDERS, changes)
+            self._configs[ORDERS] = changes
+            self._quotas = {'producer_byte_rate': 1e8 + number}
+            assert admin.alter_client_quotas([USER], self._quotas) is None
+            user = f'user-{number}'
+            credential = ScramCredentialUpsertion('SCRAM-SHA-256', 4096, b'salt' * 4, b'%032d' % number)
+            assert admin.alter_scram_credentials(user, upsertions=[credential]) is None
+            self._users.add(user)
+
+    def _create(self, admin: Admin, *topics: NewTopic) -> None:
+        created = admin.create_topics(topics)
+        assert created == dict.fromkeys(topic.name for topic in topics), created
+        await_shown_metadata(self.address)
+        for topic in topics:
+            self._topic_ids[topic.name] = topic_ids(self.address)[topic.name]
+            self._configs[topic.name] = dict(topic.configs or {})
+
+    # ---- checks
+
+    def check(self) -> None:
+        """Compare the data of the directory with the model, after a start and before any work."""
+        await_markers(self.address)
+        for isolation in ('read_committed', 'read_uncommitted'):
+            found = values_by_partition(self.address, isolation)
+            for partition in [(name, index) for name in (ORDERS, OTHERS, REPEATED) for index in range(TOPICS[name])]:
+                assert found[partition] == self._expected(partition, isolation), (partition, isolation)
+        self._repeat_batches()
+        assert self._found_table() == self._table
+        with Admin(self.address) as admin:
+            for group, offset in self._offsets.items():
+                assert {at: each.offset for at, each in admin.list_group_offsets(group).items()} == {
+                    (ORDERS, 0): offset}, group
+            for name, expected in self._configs.items():
+                described = admin.describe_config('topic', name)
+                assert {key: described[key] for key in expected} == expected, name
+            assert admin.describe_client_quotas() == {(USER,): self._quotas}
+            assert set(admin.describe_scram_credentials()) == self._users
+        assert {name: found for name, found in topic_ids(self.address).items() if not name.startswith('__')} \
+            == self._topic_ids
+        assert finalized_level(self.address) == self.level
+
+    def _expected(self, partition: Partition, isolation: str) -> list[str]:
+        """Return the values that a reader gets. The first record of an open transaction ends committed reads."""
+        expected = []
+        for value, transaction in self._log[partition]:
+            is_committed = self._ended.get(transaction)
+            if isolation == 'read_committed' and is_committed is None:
+                break
+            if is_committed or isolation == 'read_uncommitted':
+                expected.append(value)
+        return expected
+
+    def _repeat_batches(self) -> None:
+        """Send the last batches again. The broker answers with the offset of each batch that it knows, refuses the
+        others, and appends none.
+        """
+        with RawClient.at(self.address) as client:
+            for records, offset in self._batches:
+                code, found = produced(client, records)
+                if self.knows_all_batches or code == 0 or records is self._batches[-1][0]:
+                    assert (code, found) == (0, offset)
+                else:
+                    assert code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER), code
+
+    def _found_table(self) -> dict[bytes, bytes]:
+        found = {message.key(): message.value() for message in read_to_the_end(self.address, [(TABLE, 0)])}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def values_by_partition(address: str, isolation: str) -> dict[Partition, list[str]]:
+    """Return the values in all partitions of the topics whose records the model orders."""
+    found: defaultdict[Partition, list[str]] = defaultdict(list)
+    partitions = [(name, index) for name in (ORDERS, OTHERS, REPEATED) for index in range(TOPICS[name])]
+    for message in read_to_the_end(address, partitions, isolation):
+        found[message.topic(), message.partition()].append(message.value().decode())
+    return found
+
+
+def new_producer(client: RawClient) -> Any:
+    """Return the answer with the id of a new producer. Kafka refuses to give ids while it gets another block of them.
+    """
+    request = build('InitProducerIdRequest', transactional_id=None, transaction_timeout_ms=NEVER_MS, producer_id=-1,
+                    producer_epoch=-1)
+    deadline = time.monotonic() + LIMIT_S
+    while (answer := client.ask(request, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        assert time.monotonic() < deadline, answer
+    assert answer.error_code == 0, answer
+    return answer
+
+
+def produced(client: RawClient, records: bytes) -> tuple[int, int]:
+    """Send a batch to REPEATED. Return its error code and its offset."""
+    answer = client.ask(build('ProduceRequest', acks=-1, timeout_ms=30_000, topic_data=[
+        {'name': REPEATED, 'partition_data': [{'index': 0, 'records': records}]}]), 9)
+    row = answer.responses[0].partition_responses[0]
+    return row.error_code, row.base_offset
+
+
+def topic_ids(address: str) -> dict[str, bytes]:
+    """Return {name: id} of all topics."""
+    with RawClient.at(address) as client:
+        answer = client.ask(build('MetadataRequest', topics=None), 12)
+    return {topic.name: bytes(topic.topic_id) for topic in answer.topics}
+
+
+def finalized_level(address: str) -> int:
+    """Return the finalized metadata.version."""
+    with RawClient.at(address) as client:
+        answer = client.ask(build('ApiVersionsRequest', client_software_name='chain', client_software_version='1'), 3)
+    return next(row.max_version_level for row in answer.finalized_features if row.name == METADATA_VERSION)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
