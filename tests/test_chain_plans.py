@@ -43,6 +43,8 @@ def test_the_fixed_plans_have_every_birth_both_kinds_of_clients_hand_overs_and_r
     plans = fixed_plans()
     assert {plan.birth for plan in plans} == set(BIRTHS)
     assert {plan.has_lasting_clients for plan in plans} == {False, True}
+    in_groups = {pair[:2] for plan in plans if plan.has_groups for pair in plan.pairs}
+    assert in_groups >= {(first, second) for first in PROGRAMS for second in PROGRAMS if KBROKER in (first, second)}
     links = [link for plan in plans for link in plan.links]
     assert {link.is_handed_over for link in links if link.program == KBROKER and link.is_killed} == {False, True}
     assert {link.raised_to for link in links} == {'', '4.3', '4.4'}

@@ -56,8 +56,8 @@ class Members:
         self.done = set()
         self.offset = 0
 
-    def go_to(self, broker):
-        self.peer = RawPeer(broker.address, TOPIC)
+    def go_to(self, address):
+        self.peer = RawPeer(address, TOPIC)
         self.peer.prepare('FindCoordinator', coordinator_keys=GROUPS, key_type=0)
 
     def leave_broker(self):
@@ -294,7 +294,7 @@ def test_members_of_every_kind_go_on_at_the_other_broker_and_back(tmp_path, firs
     members = Members()
     with killed_at_the_end(first, second):
         first.start()
-        members.go_to(first)
+        members.go_to(first.address)
         members.topic_id = create_topics(members.peer)
         await_shown_metadata(first.address)     # a share group begins where its config says when it meets a partition
         classic, mixed = form_groups(members)
@@ -305,7 +305,7 @@ def test_members_of_every_kind_go_on_at_the_other_broker_and_back(tmp_path, firs
             members.leave_broker()
             previous.stop()
             place.start()
-            members.go_to(place)
+            members.go_to(place.address)
             assert members.seen() == before
             go_on(members, classic, mixed)
             members.share_on(accepted, released)

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
@@ -43,8 +43,8 @@ SETTINGS = {**PROMPT, 'offsets.topic.num.partitions': '2', 'transaction.state.lo
 NEVER_MS = 600_000
 """A transaction timeout that is longer than the time between two programs."""
 FORMAT_LIMIT_S = 300
-ORDERS, OTHERS, REPEATED, TABLE = 'orders', 'others', 'repeated', 'table'
-TOPICS = {ORDERS: 2, OTHERS: 2, REPEATED: 1, TABLE: 1}
+PAYMENTS, REFUNDS, REPEATED, TABLE = 'payments', 'refunds', 'repeated', 'table'
+TOPICS = {PAYMENTS: 2, REFUNDS: 2, REPEATED: 1, TABLE: 1}
 TABLE_CONFIGS = {'cleanup.policy': 'compact', 'segment.ms': '100', 'min.cleanable.dirty.ratio': '0.01'}
 BATCHES = 5
 """The number of batches that a producer may have in flight, and whose repetition a broker therefore recognizes."""
@@ -56,25 +56,46 @@ Program = BrokerProcess | KafkaProcess
 Partition = tuple[str, int]
 
 
-def run_chain(plan: Plan, place: Path) -> int:
+class Companion(Protocol):
+    """Further clients of a chain, with the state that they expect."""
+
+    settings: Mapping[str, str]
+    """The settings of the programs."""
+
+    def begin(self, address: str) -> None:
+        """Begin on the new directory."""
+
+    def check(self, address: str) -> None:
+        """Compare the state that a program found with the expected state."""
+
+    def work(self) -> None:
+        """Work on the program at the last address."""
+
+    def leave(self) -> None:
+        """End the connections: the program will be stopped or killed."""
+
+
+def run_chain(plan: Plan, place: Path, companion: Companion | None = None) -> int:
     """Run a chain in the directory `place`. Return the number of hand-overs. Raise AssertionError, with a note about
     the program, if the data do not equal the model.
     """
     directory, address = place / 'data', f'127.0.0.1:{free_port()}'
+    settings = {**SETTINGS, **(companion.settings if companion else {})}
     prepare(plan.birth, directory)
     with ExitStack() as stack:
-        story = Story(address, plan.has_lasting_clients, LEVELS[plan.birth.release])
+        story = Story(address, plan.has_lasting_clients, LEVELS[plan.birth.release], companion)
         stack.callback(story.close)
         for number, (link, following) in enumerate(zip_longest(plan.links, plan.links[1:])):
             with noted(f'program {number}, {link.program}, of a directory {plan}'):
-                run_link(plan, number, link, following, story, directory)
+                run_link(number, program_of(link, address, directory, settings, plan.birth.is_dynamic), link, following,
+                         story)
         check_files(directory)
     return len(plan.links) - 1
 
 
-def run_link(plan: Plan, number: int, link: Link, following: Link | None, story: Story, directory: Path) -> None:
+def run_link(number: int, program: Program, link: Link, following: Link | None, story: Story) -> None:
     """Start a program, check the data, let the clients work, and end the program."""
-    program = program_of(link, story.address, directory, plan.birth.is_dynamic)
+    directory = program.directory
     with killed_at_the_end(program):
         program.start()
         if number:
@@ -88,6 +109,8 @@ def run_link(plan: Plan, number: int, link: Link, following: Link | None, story:
         await_shown_metadata(story.address)
         if must_have_markers(link, following):
             await_markers(story.address)
+        if story.companion is not None:
+            story.companion.leave()
         if link.is_killed:
             program.kill9()
         else:
@@ -146,12 +169,12 @@ def prepare(birth: Birth, directory: Path) -> None:
              str(program.write_settings()), release=birth.program))
 
 
-def program_of(link: Link, address: str, directory: Path, is_dynamic: bool) -> Program:
+def program_of(link: Link, address: str, directory: Path, settings: Mapping[str, str], is_dynamic: bool) -> Program:
     if link.program == KBROKER:
-        broker = BrokerProcess(directory, SETTINGS)
+        broker = BrokerProcess(directory, settings)
         broker.address = address
         return broker
-    return KafkaProcess(directory, SETTINGS, link.program, address=address, dynamic=is_dynamic)
+    return KafkaProcess(directory, settings, link.program, address=address, dynamic=is_dynamic)
 
 
 def run_kbroker(*arguments: str) -> None:
@@ -203,8 +226,9 @@ class OpenTransaction:
 class Story:
     """The clients of a chain, and a model of the state that they have built."""
 
-    def __init__(self, address: str, has_lasting_clients: bool, level: int):
+    def __init__(self, address: str, has_lasting_clients: bool, level: int, companion: Companion | None):
         self.address = address
+        self.companion = companion
         self.level = level
         """The finalized metadata.version."""
         self.knows_all_batches = True
@@ -215,7 +239,7 @@ class Story:
         self._ended: dict[int, bool] = {0: True}
         """Maps the number of each ended transaction to whether it was committed."""
         self._offsets: dict[str, int] = {}
-        """Maps a group to its offset of the first partition of ORDERS."""
+        """Maps a group to its offset of the first partition of PAYMENTS."""
         self._table: dict[bytes, bytes] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._configs: dict[str, dict[str, str]] = {}
@@ -224,6 +248,8 @@ class Story:
         self._batches: list[tuple[bytes, int]] = []
         """The last batches of the producer without transactions, each with its offset."""
         self._producer_ids: set[int] = set()
+        self._foreign_topics: Set[str] = set()
+        """The topics of the companion."""
         self._open: OpenTransaction | None = None
         self._lasting: Producer | None = None
 
@@ -238,7 +264,9 @@ class Story:
         with Admin(self.address) as admin:
             self._create(admin, *(NewTopic(name, count, 1, configs=TABLE_CONFIGS if name == TABLE else {})
                                   for name, count in TOPICS.items()))
-        await_shown_metadata(self.address)
+        if self.companion is not None:
+            self.companion.begin(self.address)
+            self._foreign_topics = topic_ids(self.address).keys() - TOPICS.keys()
 
     def work(self, number: int) -> None:
         """Let all clients work. `number` is that of the program."""
@@ -249,13 +277,15 @@ class Story:
         self._write_table(number)
         self._change_metadata(number)
         self._leave_open(number)
+        if self.companion is not None:
+            self.companion.work()
 
     def _begin_transaction(self) -> int:
         return len(self._ended) + (self._open is not None)
 
     def _write(self, producer: Any, value: str, transaction: int) -> None:
         """Write a value to each partition of two topics with a producer of librdkafka."""
-        for topic in (ORDERS, OTHERS):
+        for topic in (PAYMENTS, REFUNDS):
             for partition in range(TOPICS[topic]):
                 producer.produce(topic, value, partition=partition)
                 self._log[topic, partition].append((value, transaction))
@@ -270,7 +300,7 @@ class Story:
 
     def _send_offset(self, producer: Any, group: str, offset: int) -> None:
         consumer = confluent_kafka.Consumer({'bootstrap.servers': self.address, 'group.id': group, 'log_level': 0})
-        producer.send_offsets_to_transaction([TopicPartition(ORDERS, 0, offset)], consumer.consumer_group_metadata(),
+        producer.send_offsets_to_transaction([TopicPartition(PAYMENTS, 0, offset)], consumer.consumer_group_metadata(),
                                              LIMIT_S)
         consumer.close()
 
@@ -297,12 +327,12 @@ class Story:
             transaction = self._begin_transaction()
             value = f'{number} kbroker {is_committed}'
             producer.begin_transaction()
-            for topic in (OTHERS, ORDERS):
+            for topic in (REFUNDS, PAYMENTS):
                 for partition in range(TOPICS[topic]):
                     producer.send(topic, value.encode(), partition=partition)
                     self._log[topic, partition].append((value, transaction))
             producer.flush()
-            producer.send_offsets_to_transaction({(ORDERS, 0): 2 * number + is_committed}, group)
+            producer.send_offsets_to_transaction({(PAYMENTS, 0): 2 * number + is_committed}, group)
             (producer.commit_transaction if is_committed else producer.abort_transaction)()
             self._ended[transaction] = is_committed
         self._offsets[group.group_id] = 2 * number + 1
@@ -370,8 +400,8 @@ class Story:
                 assert admin.delete_topics([old]) == {old: None}
                 del self._topic_ids[old], self._configs[old]
             changes = {'max.message.bytes': str(1_000_000 + number)}
-            admin.alter_config('topic', ORDERS, changes)
-            self._configs[ORDERS] = changes
+            admin.alter_config('topic', PAYMENTS, changes)
+            self._configs[PAYMENTS] = changes
             self._quotas = {'producer_byte_rate': 1e8 + number}
             assert admin.alter_client_quotas([USER], self._quotas) is None
             user = f'user-{number}'
@@ -394,22 +424,24 @@ class Story:
         await_markers(self.address)
         for isolation in ('read_committed', 'read_uncommitted'):
             found = values_by_partition(self.address, isolation)
-            for partition in [(name, index) for name in (ORDERS, OTHERS, REPEATED) for index in range(TOPICS[name])]:
+            for partition in [(name, index) for name in (PAYMENTS, REFUNDS, REPEATED) for index in range(TOPICS[name])]:
                 assert found[partition] == self._expected(partition, isolation), (partition, isolation)
         self._repeat_batches()
         assert self._found_table() == self._table
         with Admin(self.address) as admin:
             for group, offset in self._offsets.items():
                 assert {at: each.offset for at, each in admin.list_group_offsets(group).items()} == {
-                    (ORDERS, 0): offset}, group
+                    (PAYMENTS, 0): offset}, group
             for name, expected in self._configs.items():
                 described = admin.describe_config('topic', name)
                 assert {key: described[key] for key in expected} == expected, name
             assert admin.describe_client_quotas() == {(USER,): self._quotas}
             assert set(admin.describe_scram_credentials()) == self._users
-        assert {name: found for name, found in topic_ids(self.address).items() if not name.startswith('__')} \
-            == self._topic_ids
+        assert {name: topic_id for name, topic_id in topic_ids(self.address).items()
+                if name not in self._foreign_topics and not name.startswith('__')} == self._topic_ids
         assert finalized_level(self.address) == self.level
+        if self.companion is not None:
+            self.companion.check(self.address)
 
     def _expected(self, partition: Partition, isolation: str) -> list[str]:
         """Return the values that a reader gets. The first record of an open transaction ends committed reads."""
@@ -442,7 +474,7 @@ class Story:
 def values_by_partition(address: str, isolation: str) -> dict[Partition, list[str]]:
     """Return the values in all partitions of the topics whose records the model orders."""
     found: defaultdict[Partition, list[str]] = defaultdict(list)
-    partitions = [(name, index) for name in (ORDERS, OTHERS, REPEATED) for index in range(TOPICS[name])]
+    partitions = [(name, index) for name in (PAYMENTS, REFUNDS, REPEATED) for index in range(TOPICS[name])]
     for message in read_to_the_end(address, partitions, isolation):
         found[message.topic(), message.partition()].append(message.value().decode())
     return found
