@@ -261,8 +261,8 @@ class Opening:
             if is_last and segment.is_bare():
                 continue
             may_be_torn = is_last or segment.next_offset > self.options.recovery_point
-            if (not epochs_are_known or (may_be_torn and not self.options.clean_shutdown)
-                    or self.options.keeps_holes or self._is_distrusted(segment)):
+            if ((may_be_torn and not self.options.clean_shutdown) or self.options.keeps_holes
+                    or self._is_distrusted(segment)):
                 found.add(segment)
                 continue
             try:
@@ -272,6 +272,8 @@ class Opening:
             except CorruptLogError as error:
                 logger.warning('%s; the segment is recovered', error)
                 found.add(segment)
+        if not epochs_are_known and (found or self.log_end_offset > self.log_start_offset):
+            return {segment for segment in self.segments if not (segment is self.segments[-1] and segment.is_bare())}
         return found
 
     def _is_distrusted(self, segment: Segment) -> bool:

@@ -226,6 +226,28 @@ def test_lost_leader_epochs_are_built_again_from_the_batches(open_log):
         again.close()
 
 
+def test_a_log_without_visible_records_is_not_recovered_for_its_leader_epochs(open_log):
+    """Once all records are deleted, no leader epoch is left at the end of the log. In an earlier version, every second
+    clean start therefore read all segments, and knew the producers of the deleted batches again.
+    """
+    log = open_log()
+    fill(log, roll_every=10)
+    log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
+    end_offset = log.log_end_offset
+    log.delete_records(end_offset)
+    log.close()
+    for _ in range(3):
+        log = open_log(log_start_offset=end_offset)
+        assert log.recovery is None and log.producer_state.entries == {}
+        assert len(log.segments) == 3 and log.log_end_offset == end_offset
+        log.close()
+    log = open_log(log_start_offset=end_offset)
+    assert log.append_batch(data_batch(), Origin.CLIENT, 4).base_offset == end_offset
+    assert log.leader_epochs.rows == [(4, end_offset)]
+    log.close()
+    assert open_log(log_start_offset=end_offset).leader_epochs.rows == [(4, end_offset)]
+
+
 def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_in_the_index(open_log):
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0, transactional=True), Origin.CLIENT, 0)
