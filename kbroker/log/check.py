@@ -303,7 +303,8 @@ class PartitionCheck:
 
     def _check_epoch(self, name: str, position: int, header: BatchHeader) -> None:
         """Compare the epoch of a batch with the leader epoch file. The file lacks epochs that ended below the log's
-        start, although the first segment may still have batches of these epochs.
+        start, although the first segment may still have batches of these epochs. If all records are deleted, the file
+        may be empty.
         """
         epoch = header.partition_leader_epoch
         if epoch < 0:
@@ -314,7 +315,8 @@ class PartitionCheck:
         if self.leader_epochs is None:
             return
         found = self.leader_epochs.epoch_for(header.last_offset)
-        if found != epoch and not (found < 0 and self.leader_epochs.rows):
+        if found != epoch and not (
+                found < 0 and (self.leader_epochs.rows or header.last_offset < self.log_start_offset)):
             self._error(LEADER_EPOCH_FILE, -1,
                         f'found epoch {found} for offset {header.last_offset}, the batch says {epoch}')
 
@@ -413,9 +415,10 @@ class PartitionCheck:
         for offset in () if self.is_damaged else self.snapshots:
             self._error(file_name(offset, SNAPSHOT_SUFFIX), -1, f'found a snapshot of offset {offset}, expected a '
                         f'batch boundary up to {self.next_offset}', Remedy.REMOVE)
-        if self.recovered_from is None and not self.had_snapshots and self.state.all.entries and bases[0] == 0:
+        if (self.recovered_from is None and not self.had_snapshots and self.state.all.entries and bases[0] == 0
+                and self.next_offset > self.log_start_offset):
             # Without a snapshot, Apache Kafka assumes a log without producers. After a clean stop it does not read the
-            # batches.
+            # batches. If all records are deleted, each broker forgets the producers.
             self._warn(file_name(self.next_offset, SNAPSHOT_SUFFIX), -1, 'found no snapshot, expected one that holds '
                        f'the {len(self.state.all.entries)} producers of the log', Remedy.WRITE_SNAPSHOT)
 

@@ -219,6 +219,22 @@ def test_a_state_that_was_rebuilt_from_the_log_start_is_no_error(tmp_path, log_s
     assert findings_in(again, log_start_offset) == []
 
 
+@pytest.mark.parametrize('starts', [1, 2])
+def test_a_log_whose_records_are_all_deleted_needs_no_leader_epochs_and_no_snapshot(tmp_path, starts):
+    """The start cuts the epochs at the log start, which is the log end, too, and removes all snapshots. In an earlier
+    version, kbroker-check reported each deleted batch that was still in a segment, and the missing snapshot.
+    """
+    log = transactional_log(tmp_path / 'topic-0')
+    log.delete_records(5)
+    log.close()
+    for _ in range(starts):
+        log = open_partition(log.directory, log_start_offset=5)
+        log.close()
+    assert log.leader_epochs.rows == []
+    assert findings_in(log, 5) == []
+    assert 'found epoch -1 for offset 4, the batch says 0' in {finding.message for finding in findings_in(log, 4)}
+
+
 def test_a_row_that_no_marker_explains_is_an_error_behind_any_log_start(tmp_path):
     log = transactional_log(tmp_path / 'topic-0')
     log.close()
