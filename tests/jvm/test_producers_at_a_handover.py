@@ -17,6 +17,8 @@ from support.kafka.apache_kafka import KafkaProcess, dump_log
 from support.kafka.producer_histories import BOUNDED, PLAIN, SETTINGS, end_transaction, write_histories
 
 from kbroker.base.errors import ErrorCode
+from kbroker.log.check import PartitionCheck
+from kbroker.log.fs import FileSystem
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -390,6 +392,23 @@ def unrecognised(answers, histories, now_ms):
     return found
 
 
+def forgotten(rows, histories, now_ms):
+    """Return a line for each producer whose state the stop has changed. `rows` are those after the start."""
+    found = []
+    for history in histories:
+        kept = set(history.rows_to_keep(now_ms)) - set(rows[history.topic, history.partition])
+        found += [f'{history.name}: before the stop {row}' for row in sorted(kept)]
+    return found
+
+
+def findings_in(directory, histories):
+    """Return the findings of kbroker-check about the partitions. The snapshots have to be the states of their offsets.
+    """
+    return [(history.name, finding) for history in histories for finding in PartitionCheck(
+        FileSystem(), str(directory / f'{history.topic}-{history.partition}'),
+        log_start_offset=history.log_start_offset).run().findings]
+
+
 def check_snapshot_files(directory, release):
     """Check that Kafka's dump tool reads each producer in the snapshots of the topics."""
     files = sorted(path for topic in CASES for path in directory.glob(f'{topic}-*/*.snapshot'))
@@ -406,6 +425,7 @@ def check_both(directory, histories, release, now_ms):
     """
     kept = [(history.topic, history.partition) for history in histories
             if any(producer.is_kept for producer in history.producers)]
+    assert findings_in(directory, histories) == []
     copy = directory.with_name('copy')
     shutil.copytree(directory, copy)
     check_snapshot_files(copy, release)
@@ -413,7 +433,8 @@ def check_both(directory, histories, release, now_ms):
         kafka = stack.enter_context(KafkaProcess(copy, SETTINGS, release))
         kbroker = stack.enter_context(BrokerProcess(directory, SETTINGS))
         theirs, ours = (stack.enter_context(Witness(broker.address, histories)) for broker in (kafka, kbroker))
-        found = differences('producers', histories, theirs.producers(), ours.producers())
+        rows = theirs.producers(), ours.producers()
+        found = forgotten(rows[1], histories, now_ms) + differences('producers', histories, *rows)
         found += differences('offsets', histories, theirs.offsets(), ours.offsets())
         assert kafka.errors() == []             # a batch that Kafka refuses is an error in its log
         answers = theirs.repeat(), ours.repeat()

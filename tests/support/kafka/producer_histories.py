@@ -15,6 +15,7 @@ from support.clients.tv1_producer import InProcessPeer, sound
 from support.messages.message_builder import batch_of
 
 from kbroker.base.clock import ManualClock
+from kbroker.log.producer_state import ActiveProducer
 
 SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
             'share.coordinator.state.topic.num.partitions': '1', 'transaction.two.phase.commit.enable': 'true',
@@ -76,6 +77,8 @@ class PartitionHistory:
         self.name, self.topic, self.partition = name, topic, partition
         self.producers: list[Producer] = []
         self.sent: list[Sent] = []
+        self.rows: list[ActiveProducer] = []
+        """The producers that the broker knew before its last stop."""
         self.coordinator_epoch = 0
         self.rolled_at = self.log_start_offset = self.log_end_offset = 0
         self._broker: InProcessBroker
@@ -171,6 +174,15 @@ class PartitionHistory:
             if not producer.is_open and now_ms - producer.last_timestamp_ms >= EXPIRATION_MS:
                 producer.known = []
 
+    def rows_to_keep(self, now_ms: int) -> list[tuple[int, ...]]:
+        """Return the rows of the producers that the next start of a clean directory at `now_ms` has to know, sorted. A
+        producer whose time has expired may be known or not. All are unknown if all records are deleted.
+        """
+        if self.log_start_offset == self.log_end_offset:
+            return []
+        return sorted(tuple(row) for row in self.rows
+                      if row.transaction_first_offset >= 0 or now_ms - row.last_timestamp_ms < EXPIRATION_MS)
+
     def recognised(self, now_ms: int) -> list[Sent]:
         """Return the batches that the next start of a clean directory at `now_ms` has to recognise.
 
@@ -231,4 +243,6 @@ def write_histories(directory: pathlib.Path, works: Mapping[str, Mapping[str, Wo
     clock.advance(now_ms - clock.wall_ms())
     with InProcessBroker(directory, SETTINGS, clock=clock) as broker:
         write_part(broker)
+        for history in histories:
+            history.rows = broker.logs.logs[history.topic, history.partition].producer_state.active_producers()
     return histories
