@@ -177,7 +177,7 @@ def test_a_request_has_a_bounded_number_of_tagged_fields(node, client, request_o
 
 
 def test_a_fetch_has_a_bounded_number_of_tagged_fields_in_a_struct(node):
-    assert '1000 expected' in begin(node, fetch(1, b'\xe9\x07' + b'\5\0' * 1_001)).closed
+    assert '10000 expected' in begin(node, fetch(1, b'\x91\x4e' + b'\5\0' * 10_001)).closed
 
 
 @pytest.mark.parametrize(('topics', 'partitions', 'is_read'), [(1, 19_999, True), (1, 20_000, False),

@@ -54,10 +54,6 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         r'current_leader\.leader_(id|epoch)',
     ): 'no follower exists: it is refused, without the leader in the answer',
     (
-        'unsound-broker-configs',
-        "Kafka 'INVALID_REQUEST', kbroker 'CLUSTER_AUTHORIZATION_FAILED'",
-    ): 'the right comes before the values: who may not change the settings learns nothing about them',
-    (
         'streams-creates',
         r"status_detail: Kafka '(Internal topics are missing: )(\S+), (\S+); (.*)', kbroker '\1\3, \2; \4'",
     ): 'Kafka names missing topics in the order of a hash table',

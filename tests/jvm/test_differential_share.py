@@ -40,7 +40,6 @@ DIFFERENCES = {
     'deleted_records': 'Apache Kafka answers a fetch below the log start with nothing; kbroker goes on from there',
     'soft_limits': 'with whole batches, Apache Kafka takes together again what it has delivered together, whatever '
                    'MaxRecords says; kbroker goes on to the end of the batch of the log',
-    'unknown_topics': 'Apache Kafka fails the whole request; kbroker names the topic whose id is unknown',
 }
 
 

@@ -11,9 +11,6 @@ from kbroker.protocol.json import kafka_name
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-LATER_THAN_THE_JARS = {'UnregisterControllerRecord', 'UnregisterControllerRequest', 'UnregisterControllerResponse',
-                       'StreamsGroupTopologyDescriptionUpdateRequest',
-                       'StreamsGroupTopologyDescriptionUpdateResponse'}     # from Kafka 4.4
 PATHS = re.compile(r'(common/)?(message|metadata)/\w+\.json')
 
 
@@ -81,8 +78,7 @@ def assert_same(ours, theirs, structs, known):
 
 
 def names_of(*kinds):
-    return [name for name, declaration in sorted(schema.declarations().items())
-            if declaration.kind in kinds and name not in LATER_THAN_THE_JARS]
+    return [name for name, declaration in sorted(schema.declarations().items()) if declaration.kind in kinds]
 
 
 def assert_same_message(name, definitions):
@@ -114,4 +110,4 @@ def test_no_row_or_record_of_kafka_is_missing(definitions):
     kinds = ('coordinator-key', 'coordinator-value', 'metadata')
     theirs = {name for name, definition in definitions.items() if definition['type'] in kinds}
     ours = {name for name, declaration in schema.declarations().items() if declaration.kind in ('row', 'record')}
-    assert ours - LATER_THAN_THE_JARS == theirs
+    assert ours == theirs

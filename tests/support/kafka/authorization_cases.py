@@ -358,6 +358,11 @@ CASES = [
         group_ids=['group.mine', 'group.yours', 'group.absent', 'hidden'], include_authorized_operations=True),
         need('DESCRIBE', 'GROUP', 'group.mine', 'group.absent'),
         (need('READ', 'GROUP', 'group.mine'), need('DELETE', 'GROUP', 'group.mine'))),
+    Case('topology-description', 'StreamsGroupTopologyDescriptionUpdate', lambda v, w: dict(
+        group_id='group.mine', member_id='m', topology_epoch=0,
+        topology_description=dict(subtopologies=[], global_stores=[])), need('READ', 'GROUP', 'group.mine')),
+    Case('unregister-controller', 'UnregisterController', lambda v, w: dict(controller_id=7),
+         need('ALTER', 'CLUSTER')),
     Case('describe-groups', 'DescribeGroups', lambda v, w: dict(
         groups=['group.mine', 'group.yours', 'group.absent', 'hidden'],
         **({'include_authorized_operations': True} if v >= 3 else {})),

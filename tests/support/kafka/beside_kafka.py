@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess
 
+from kbroker.log.fs import FileSystem
+from kbroker.metadata.directory import format_directory
+from kbroker.metadata.features import RELEASES
+
 Given = TypeVar('Given')
 Done = TypeVar('Done')
 PHASES = (Phase.explicit, Phase.generate)
@@ -30,7 +34,11 @@ def both_brokers(directory: pathlib.Path, chosen: Mapping[str, str]) -> Iterator
 
 @contextlib.contextmanager
 def running(kafka: KafkaProcess, ours: BrokerProcess) -> Iterator[list[KafkaProcess | BrokerProcess]]:
-    """Start the brokers, and yield them. At the end, raise AssertionError if kbroker logged a traceback."""
+    """Start the brokers, and yield them. If the directory of kbroker is new, it gets the feature levels of Kafka's.
+    At the end, raise AssertionError if kbroker logged a traceback.
+    """
+    if not (ours.directory / 'meta.properties').exists():
+        format_directory(FileSystem(), str(ours.directory), 1, 0, features=RELEASES[kafka.release])
     with kafka, ours:
         yield [kafka, ours]
 
