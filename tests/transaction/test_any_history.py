@@ -38,6 +38,8 @@ class Client:
         self.producer: tuple[int, int] | None = None
         self.has_added = False
         self.ending: tuple[tuple[int, int], bool] | None = None
+        self.refusal: ErrorCode | None = None
+        """The error of the last InitProducerId, or None if it succeeded or is not answered yet."""
         self.kept: tuple[int, int] | None = None
         """The (producer id, epoch) of a previous client's open transaction, which this client has kept and must
         complete (KIP-939)."""
@@ -70,9 +72,11 @@ class Histories(RuleBasedStateMachine):
 
     def init_client(self, client, producer, flushes, keeps=False):
         client.producer, client.has_added, client.ending, client.kept = None, False, None, None
+        client.refusal = None
 
         def answered(error, row):
             self.unanswered -= 1
+            client.refusal = None if error is None else error.code
             if error is None:
                 client.producer = row.client_producer_id, row.client_producer_epoch
                 if row.is_kept:
@@ -133,11 +137,17 @@ class Histories(RuleBasedStateMachine):
             return
         if error is None:
             client.producer, client.has_added, client.ending = (row.producer_id, row.producer_epoch), False, None
-            if client.version == 2:
+            if client.version == 2 and not (client.kept and self.has_ended_a_transaction(client.kept)):
                 self.decided[client.transactional_id, *(client.kept or producer)] = committed
             client.kept = None
         elif not error.code.retriable:
             client.producer, client.has_added, client.ending, client.kept = None, False, None, None
+
+    def has_ended_a_transaction(self, pair):
+        """Return whether an earlier transaction had this (producer id, epoch). Clients without TV2 keep their epoch, so
+        the pair of a kept transaction does not identify it."""
+        return any((producer_id, epoch) == pair for partition in self.data_partitions()
+                   for _, producer_id, epoch, _ in markers_of(partition))
 
     @rule(data=st.data(), partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3),
           committed=st.booleans(), flushes=MOSTLY)
@@ -195,6 +205,22 @@ class Histories(RuleBasedStateMachine):
         for client in self.clients:
             if client.producer is None:
                 client.ending = None
+
+    @precondition(lambda self: self.world.version >= 1)
+    @rule(data=st.data(), kept_batches=st.integers(0, 3))
+    def power_fails_before_a_client_has_the_answer_to_its_bump(self, data, kept_batches):
+        """The client asks again with the pair that it knows, and gets the same answer (KAFKA-20357)."""
+        client = self.client(data)
+        known = client.producer
+        if known is None or client.ending is not None:
+            return
+        self.init_client(client, known, True)
+        lost = client.producer
+        if lost is None:
+            return
+        self.power_fails(kept_batches)
+        self.init_client(client, known, True)
+        assert client.producer == lost or (client.refusal is not None and client.refusal.retriable)
 
     # -- invariants
 
