@@ -294,7 +294,7 @@ class GroupCoordinator:
 
     def consumer_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that the consumer group uses."""
-        return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
+        return preferred_assignor(group.assignor_votes, self._config.group_consumer_assignors)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest allowed size of a batch in the group's partition, in bytes. Raise NOT_COORDINATOR if

@@ -206,6 +206,24 @@ def test_the_first_member_after_the_last_has_left_is_assigned_within_the_interva
     assert consumer_group(world).state_name == 'Stable'
 
 
+def test_a_change_of_the_assignor_that_most_members_prefer_begins_a_new_epoch():
+    world = world_of()
+    a, b = Consumer(world, 'a', names=['t'], assignor='uniform'), Consumer(world, 'b', names=['t'])
+    a.join()
+    b.join()
+    epoch = consumer_group(world).epoch
+    b.heartbeat(server_assignor='uniform')
+    assert consumer_group(world).epoch == epoch
+    a.heartbeat(server_assignor='range')        # one vote each: the broker's first assignor stays
+    assert consumer_group(world).epoch == epoch
+    b.heartbeat(server_assignor='range')
+    assert consumer_group(world).epoch == epoch + 1
+    world.restart()
+    assert consumer_group(world).assignor_votes == {'range': 2}
+    a.leave()
+    assert consumer_group(world).assignor_votes == {'range': 1}
+
+
 def test_a_clock_that_was_set_back_delays_no_assignment():
     """After the clock is set back, the time of the last assignment is in the future. The next assignment must not wait
     for it."""

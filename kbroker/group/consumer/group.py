@@ -39,6 +39,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         """The number of members that speak the classic protocol."""
         self.protocol_counts: dict[str, int] = {}
         """Maps the name of each assignor to the number of classic members that offer it."""
+        self.assignor_votes: dict[str, int] = {}
+        """Maps the name of each assignor to the number of members that prefer it."""
         self._owners: dict[bytes, dict[int, int]] | None = None
         """The index of owners: maps topic id -> partition -> epoch of the member that holds the partition. None until
         `index_owners` has run."""
@@ -52,6 +54,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         twin.resolved = self.resolved.copy()
         twin.classic_count = self.classic_count
         twin.protocol_counts = self.protocol_counts.copy()
+        twin.assignor_votes = self.assignor_votes.copy()
         twin._owners = None if self._owners is None else self._owners.copy()
         return twin
 
@@ -188,11 +191,24 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         if regex_before != regex_after:
             self._count_regex(regex_after, 1)
             self._count_regex(regex_before, -1)
+        self.assignor_votes = self.votes_with(before, after)
         if (None if before is None else before.classic) is not (None if after is None else after.classic):
             self._count_classic(before, -1)
             self._count_classic(after, 1)
         if self._owners is not None and (before is None or after is None or before.held is not after.held):
             self._move_partitions(before, after)
+
+    def votes_with(self, before: ConsumerMember | None, after: ConsumerMember | None) -> dict[str, int]:
+        """Return the votes for assignors when the member `after` replaces `before`. If `before` is None, the member is
+        new; if `after` is None, it is removed."""
+        lost, won = None if before is None else before.assignor, None if after is None else after.assignor
+        if lost == won:
+            return self.assignor_votes
+        votes = self.assignor_votes.copy()
+        for name, change in (lost, -1), (won, 1):
+            if name is not None:
+                votes[name] = votes.get(name, 0) + change
+        return {name: count for name, count in votes.items() if count}
 
     def _count_classic(self, member: ConsumerMember | None, sign: int) -> None:
         if member is None or member.classic is None:

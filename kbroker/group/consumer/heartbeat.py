@@ -1,8 +1,7 @@
 """The functions that `modern/heartbeat` calls for heartbeats of consumer groups (KIP-848)."""
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kbroker.base.lean_dataclasses import replace
@@ -53,7 +52,7 @@ class ConsumerSteps:
         """Return the table of functions for consumer groups."""
         return Kind(
             ConsumerGroup, Draft, max_size=max_size, find=find_member, fields=fields_of, owned=owned_partitions,
-            subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
+            subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=is_idle, replace_other=self.replace_other, downgrade=self.migration.downgrade_without,
             after=self.after, successor=successor, after_failed_join=self.migration.abandon_upgrade)
 
@@ -68,6 +67,26 @@ class ConsumerSteps:
         group, upgrade_rows = yield from self.migration.upgrade(found)
         self.place.shard.memory.check(max(group.held_bytes - held_bytes, 0))
         return group, upgrade_rows
+
+    def subscribe(self, draft: ConsumerDraft, call: Call) -> Steps[bool]:
+        """Return whether the member's subscription, or the assignor that most members prefer, has changed so that the
+        group needs a new epoch. If a regular expression has lost its last subscriber, add the tombstone of its row to
+        the draft.
+
+        Raise INVALID_REGULAR_EXPRESSION if a new regular expression cannot be compiled.
+        """
+        origin, member, group = draft.origin, draft.member, draft.group
+        needs_epoch = member.names != origin.names
+        if member.regex != origin.regex:
+            if member.regex and member.regex not in group.regexes:
+                compiled(member.regex)
+            dropped = group.dropped_regex(draft.before, member)
+            if dropped is not None:
+                draft.rows.append(rows.regex_tombstone(group.group_id, dropped))
+            needs_epoch = needs_epoch or bool(dropped) or member.regex in group.resolved or not member.regex
+        yield from ()
+        return needs_epoch or (call.classic is None and self.assignor(group.assignor_votes) != self.assignor(
+            group.votes_with(draft.before, member)))
 
     def targets(self, draft: ConsumerDraft) -> Steps[dict[str, Any]]:
         group, pace = draft.group, Pace()
@@ -84,9 +103,12 @@ class ConsumerSteps:
                 yield
         is_homogeneous = len(topics) < 2 and not any(names and regex for names, regex in topics)
         spec = Spec(members, {topic_id: partitions[topic_id] for topic_id in sorted(partitions)}, is_homogeneous)
-        assign = ASSIGNORS[preferred_assignor(draft.members(), self.place.config.group_consumer_assignors)]
+        assign = ASSIGNORS[self.assignor(group.votes_with(draft.before, draft.member))]
         targets: dict[str, Any] = yield from assign(spec)
         return targets
+
+    def assignor(self, votes: Mapping[str, int]) -> str:
+        return preferred_assignor(votes, self.place.config.group_consumer_assignors)
 
     def topic_ids(self, group: ConsumerGroup, member: ConsumerMember,
                   partitions: dict[bytes, int]) -> Steps[frozenset[bytes]]:
@@ -148,25 +170,6 @@ def fields_of(call: Call) -> dict[str, Any]:
     return fields
 
 
-def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
-    """Return whether the member's subscription has changed so that the group needs a new epoch. If a regular expression
-    has lost its last subscriber, add the tombstone of its row to the draft.
-
-    Raise INVALID_REGULAR_EXPRESSION if a new regular expression cannot be compiled.
-    """
-    origin, member, group = draft.origin, draft.member, draft.group
-    needs_epoch = member.names != origin.names
-    if member.regex != origin.regex:
-        if member.regex and member.regex not in group.regexes:
-            compiled(member.regex)
-        dropped = group.dropped_regex(draft.before, member)
-        if dropped is not None:
-            draft.rows.append(rows.regex_tombstone(group.group_id, dropped))
-        needs_epoch = needs_epoch or bool(dropped) or member.regex in group.resolved or not member.regex
-    yield from ()
-    return needs_epoch
-
-
 def reply(draft: ConsumerDraft, call: Call, interval_ms: int) -> Any:
     """Return the response to the heartbeat. It has the assignment if the member joins, if the request has all fields,
     or if the assignment has changed."""
@@ -187,12 +190,10 @@ def is_idle(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return member.classic is None and not group.regexes
 
 
-def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
-    """Return the assignor that most members prefer. Assignors that the broker does not have are ignored. If no member
-    prefers one of `assignors`, which are the broker's assignors, return the first of these."""
-    votes = Counter([member.assignor for member in members])
-    known = [name for name in votes if name is not None and name in assignors]
-    return max(known, key=votes.__getitem__, default=assignors[0])
+def preferred_assignor(votes: Mapping[str, int], assignors: Sequence[str]) -> str:
+    """Return the one of the broker's assignors that most members prefer. `votes` maps each assignor to the number of
+    these members. If two have equally many, or no member prefers any, return the first of them in `assignors`."""
+    return max(assignors, key=lambda name: votes.get(name, 0))
 
 
 def owned_partitions(request: Any) -> Target | None:
