@@ -171,6 +171,19 @@ def test_a_shutdown_is_reported_to_all_until_the_group_is_empty():
     assert statuses(b.join()) == {}
 
 
+def test_a_member_that_leaves_can_request_the_shutdown():
+    """A client that shuts its application down may leave before its next heartbeat. The broker forgot such a request,
+    and the other instances went on."""
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    b.join()
+    a.send(member_epoch=-1, shutdown_application=True)
+    assert statuses(b.heartbeat())[Status.SHUTDOWN_APPLICATION].startswith('Streams group member a ')
+    b.leave()
+    assert statuses(b.join()) == {}
+
+
 def test_an_empty_group_is_deleted_with_all_its_rows():
     world = world_of()
     a = StreamsClient(world, 'a')

@@ -67,6 +67,7 @@ STATIC = (('instance_id', 'one'),)
 TAGGED = (('client_tags', ({'key': 'zone', 'value': 'a'},)),)
 OFFSETS = (('task_offsets', tuple({'subtopology_id': '0', 'partition': number, 'offset': 5 * number}
                                   for number in range(3))), ('task_end_offsets', ()))
+SHUTDOWN = (('shutdown_application', True),)
 TWICE = (('task_offsets', ({'subtopology_id': '0', 'partition': 0, 'offset': 5},) * 2),)
 
 
@@ -101,7 +102,7 @@ def operations(shape):
         st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -2, -2]), st.just(STATIC)),
         st.builds(RequiredTags, st.sampled_from(['', 'zone', 'zone,rack'])),
         st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.booleans(), st.sampled_from(['last', '0', '99'])),
-        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -1, -2])),
+        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -1, -2]), st.sampled_from([(), (), SHUTDOWN])),
         st.builds(StreamsCrash, SLOTS),
         st.builds(ChangeTopic, st.sampled_from(['create', 'delete', 'grow']), st.sampled_from('abc')),
         st.builds(DeleteInternal, st.sampled_from('rs')),
@@ -189,6 +190,8 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
                  id='three members without a task get some at once'),
     pytest.param([*JOINED, StreamsBeat('A', shutdown=True), StreamsBeat('B', shutdown=True), StreamsBeat('A'),
                   StreamsLeave('A'), StreamsBeat('B'), StreamsLeave('B'), StreamsJoin('B', 'a')], id='a shutdown'),
+    pytest.param([*JOINED, StreamsLeave('A', changes=SHUTDOWN), StreamsBeat('B'), StreamsLeave('B', changes=SHUTDOWN),
+                  StreamsJoin('B', 'a')], id='a shutdown by a member that leaves'),
     pytest.param([StreamsJoin('A', 'count'), StreamsBeat('A', 'last'), StreamsLeave('A'), DeleteInternal('s'),
                   Ask('describe')], id='a changelog is deleted when the members have left'),
     pytest.param([StreamsJoin('A', 'a', epoch=1), StreamsJoin('B', 'a', epoch=0), StreamsJoin('C', 'a, b', epoch=0),

@@ -118,7 +118,7 @@ class StreamsSteps:
             StreamsGroup, StreamsDraft, max_size=max_size, find=find_member, fields=fields_of,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after,
-            successor=successor)
+            after_leave=self.after_leave, successor=successor)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
         """Return whether the group is ready, and a response to the member would have no status."""
@@ -354,6 +354,12 @@ class StreamsSteps:
             if draft.task_offsets is not None and draft.group.topology is not None:
                 # As in Kafka, the offsets in the join that creates the group are lost.
                 group.put_task_offsets(draft.member.member_id, draft.task_offsets)
+
+    def after_leave(self, call: Call) -> None:
+        """Keep the request of a leaving member to shut the application down. It is often the member's only one."""
+        group = self.place.shard.groups.get(call.request.group_id)
+        if isinstance(group, StreamsGroup) and call.request.shutdown_application and not group.shutdown_by:
+            group.shutdown_by = call.request.member_id
 
 
 def max_size(config: Config) -> int:
