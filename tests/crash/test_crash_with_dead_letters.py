@@ -1,8 +1,8 @@
 """A broker is killed, or its power fails, at each change of the disk while a share group has a dead-letter queue. Each
 rejected record has exactly one dead letter then, and is never delivered again.
 
-The stories have snapshots between the rows of a record, clocks that are set back, and offsets that are reset, after
-which the same records are rejected again.
+The scripted stories have snapshots between the rows of a record, clocks that are set back, and offsets that are reset.
+After a reset, the same records are rejected again.
 
 Covers KIP-1191.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.disk.crash_points import cut_power, findings_of_check, judging, spread
 from support.disk.faulty_file_systems import FreezingFileSystem
-from support.worlds.dead_letter_world import ACCEPT, PARTITIONS, REJECT, RELEASE, DeadLetterWorld, Place
+from support.worlds.dead_letter_world import ACCEPT, DELIVERY_LIMIT, PARTITIONS, RELEASE, DeadLetterWorld, Place
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError
@@ -34,6 +34,8 @@ HOUR_MS = 3_600_000
 LOCK_MS = 30_000
 SETTINGS = {'share.coordinator.snapshot.update.records.per.snapshot': '2'}
 KILLS, CUTS, NESTED, FAILURES = 30, 20, 6, 16
+STEPS = 25
+SOAK_STORIES = 60
 
 
 @dataclass
@@ -69,10 +71,9 @@ class Story:
     def __init__(self, world: DeadLetterWorld, promises: Promises):
         self.world, self.promises = world, promises
 
-    def reject(self, *places: Place, kind: int = REJECT) -> None:
-        """Reject records, or release them at the limit of deliveries."""
+    def reject(self, *places: Place) -> None:
         self.promises.doubtful |= set(places)
-        self.world.acknowledge(dict.fromkeys(places, kind), answered=lambda: self._rejected(*places))
+        self.world.reject(*places, answered=lambda: self._rejected(*places))
 
     def _rejected(self, *places: Place) -> None:
         self.promises.letters.update(places)
@@ -83,19 +84,31 @@ class Story:
         self.promises.unsure |= set(places)
         self.world.acknowledge(dict.fromkeys(places, ACCEPT), answered=lambda: self.promises.finished.update(places))
 
+    def release(self, *places: Place) -> None:
+        """Release records. Those at the limit of deliveries get dead letters."""
+        last = [place for place in places if self.world.held[place] == DELIVERY_LIMIT]
+        self.promises.doubtful |= set(last)
+        self.world.acknowledge(dict.fromkeys(places, RELEASE), answered=lambda: self._rejected(*last))
+
     def let_locks_end(self) -> None:
-        """Let the locks of all records end that the member has acquired for the last time."""
-        held = set(self.world.held)
-        self.promises.doubtful |= held
-        self.world.pass_time(LOCK_MS + 1)
+        self._let_end(lambda: self.world.pass_time(LOCK_MS + 1))
+
+    def disconnect(self) -> None:
+        self._let_end(self.world.disconnect)
+
+    def _let_end(self, end: Callable[[], None]) -> None:
+        """Let the acquisition of all records end. Those at the limit of deliveries get dead letters."""
+        last = {place for place, count in self.world.held.items() if count == DELIVERY_LIMIT}
+        self.promises.doubtful |= last
+        end()
         self.world.held.clear()
         if self.world.broker.logs.failure is None:
-            self._rejected(*held)
+            self._rejected(*last)
 
     def reset(self, state_epoch: int) -> None:
         """Let the group read all records again."""
+        self.disconnect()
         self.promises.is_resetting = True
-        self.world.disconnect()
         self.world.initialize(state_epoch=state_epoch)
         self.promises.finished.clear()
         self.promises.unsure.clear()
@@ -110,9 +123,9 @@ def first_half(story: Story) -> None:
     world.fetch()
     story.reject((0, 0), (0, 1), (1, 0))
     story.reject((0, 4))
-    world.acknowledge({(0, 2): RELEASE})
+    story.release((0, 2))
     world.fetch()
-    story.reject((0, 2), kind=RELEASE)
+    story.release((0, 2))
     story.set_clock_back()
     story.accept((0, 3))
     story.reject(*((2, offset) for offset in range(RECORDS)))
@@ -122,11 +135,9 @@ def second_half(story: Story) -> None:
     world = story.world
     world.fetch()
     story.reject((1, 3))
-    world.pass_time(LOCK_MS + 1)
-    world.held.clear()
+    story.let_locks_end()
     world.fetch()
-    if all(count == 2 for count in world.held.values()):
-        story.let_locks_end()
+    story.let_locks_end()
     story.reset(2)
     world.fetch()
     story.reject((0, 0), (1, 0))
@@ -134,6 +145,49 @@ def second_half(story: Story) -> None:
     story.reset(3)
     world.fetch()
     story.reject((0, 0), (2, 5))
+
+
+@dataclass
+class RandomStory:
+    """Random steps of the member, with stops of the broker, and a worker that is held during some of the steps."""
+
+    seed: int
+    epochs: int = 1
+
+    def run(self, root: pathlib.Path, clock: ManualClock, fs: FileSystem, promises: Promises) -> None:
+        rng = random.Random(self.seed)
+        for _ in range(rng.randrange(2, 4)):
+            with DeadLetterWorld(root, clock, fs, SETTINGS) as world:
+                world.settle()
+                story = Story(world, promises)
+                free = None
+                for _ in range(STEPS):
+                    if rng.random() < 0.3:
+                        free = free() if free else world.hold_worker()
+                    self.step(story, rng)
+
+    def step(self, story: Story, rng: random.Random) -> None:
+        world = story.world
+        action = rng.choice(['fetch', 'fetch', 'reject', 'reject', 'reject', 'accept', 'release', 'release', 'locks',
+                             'clock', 'reset', 'disconnect'])
+        chosen = [place for place in sorted(world.held) if rng.random() < 0.4]
+        if action == 'fetch':
+            world.fetch(rng.choice([1, 5, 100]))
+        elif action == 'reject' and chosen:
+            story.reject(*chosen)
+        elif action == 'accept' and chosen:
+            story.accept(*chosen)
+        elif action == 'release' and chosen:
+            story.release(*chosen)
+        elif action == 'locks':
+            story.let_locks_end()
+        elif action == 'clock':
+            story.set_clock_back()
+        elif action == 'disconnect':
+            story.disconnect()
+        elif action == 'reset' and rng.random() < 0.3 and not world.worker.is_held:
+            self.epochs += 1
+            story.reset(self.epochs)
 
 
 def with_a_stop(root: pathlib.Path, clock: ManualClock, fs: FileSystem, promises: Promises,
@@ -310,9 +364,51 @@ def test_a_hand_over_archives_records_whose_dead_letters_exist_and_writes_none(m
     assert max(left) > 0
 
 
-@pytest.mark.soak
+def run_random(base: pathlib.Path, seed: int, chance: float) -> int:
+    """Run a random story. Kill the broker or cut its power at random changes. Return the number of crashes."""
+    base.mkdir()
+    root, clock, promises = prepared(base), ManualClock(), Promises()
+    chooser = random.Random(seed)
+    crashes = 0
+
+    def check(directory: pathlib.Path, what: str) -> None:
+        hold(directory, clock.wall_ms(), promises, f'seed {seed}, {what}', set_back=chooser.random() < 0.5)
+
+    def freeze(change: str, path: str) -> None:
+        nonlocal crashes
+        if chooser.random() >= chance or errors:
+            return
+        crashes += 1
+        directory = base / str(crashes)
+        if chooser.random() < 0.5:
+            shutil.copytree(root, directory)
+        else:
+            fs.crash(directory, random.Random(crashes))
+        try:
+            check(directory, f'crash {crashes}, before {change} of {pathlib.Path(path).relative_to(root)}')
+        except BaseException as error:
+            errors.append(error)
+        shutil.rmtree(directory)
+
+    errors: list[BaseException] = []
+    fs = FreezingFileSystem(root, freeze)
+    RandomStory(seed).run(root, clock, fs, promises)
+    if errors:
+        raise errors[0]
+    return crashes
+
+
 @pytest.mark.usefixtures('many_brokers')
-def test_a_rejected_record_has_one_dead_letter_after_a_kill_at_any_change(memory_path, tally):
+@pytest.mark.parametrize('seed', range(3))
+def test_rejected_records_of_a_random_history_have_one_dead_letter_after_a_crash(memory_path, seed):
+    run_random(memory_path / 'one', seed, 0.05)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.usefixtures('many_brokers')
+def test_a_rejected_record_has_one_dead_letter_after_a_kill_at_any_change(memory_path, soak_count, tally):
     changes = count_changes(memory_path)
     run_kills(memory_path, range(changes))
-    tally('kills of a broker, a client or an application', changes)
+    crashes = sum(run_random(memory_path / str(seed), seed, 0.2) for seed in range(100, 100 + soak_count(SOAK_STORIES)))
+    tally('kills of a broker, a client or an application', changes + crashes)
