@@ -9,6 +9,7 @@ import logging
 import os
 
 import pytest
+from support.disk.held_disk import HeldDisk
 from support.worlds.dead_letter_world import (
     ACCEPT,
     GAP,
@@ -237,6 +238,28 @@ def test_a_reset_of_the_offsets_ends_the_wait_for_a_dead_letter(world):
     free()
     assert world.places() == once([]) and world.archiving() == set()
     assert (0, 0) in world.fetch()
+
+
+def test_no_dead_letter_is_written_while_a_reset_is_in_flight(tmp_path):
+    """Its time would be later than that of the new share state. After a crash, it would count as the dead letter of the
+    same record when that is rejected again."""
+    disk = HeldDisk(is_held=False)
+    with DeadLetterWorld(tmp_path / 'data', sync=disk.sync) as world:
+        disk.kick = world.broker.flusher.kick
+        ready(world)
+        free = world.hold_worker()
+        world.reject((0, 0))
+        world.disconnect()
+        disk.is_held = True
+        failed = []
+        world.broker.share_states.initialize({world.key(0): 0}, 2, failed.append)
+        world.settle()
+        assert failed == [] and world.archiving() == {(0, 0)}, 'the reset is not durable'
+        free()
+        assert world.places() == once([])
+        disk.release()
+        world.settle()
+        assert failed == [{}] and world.archiving() == set() and world.places() == once([])
 
 
 def test_the_deletion_of_the_topic_ends_the_wait_for_a_dead_letter(world):
