@@ -126,6 +126,18 @@ def test_records_below_the_start_of_the_log_get_no_dead_letters(world):
     assert world.places() == once([(0, 4), (0, 5)])
 
 
+def test_records_that_the_log_deletes_do_not_keep_their_share_partition_in_memory(world):
+    ready(world)
+    free = world.hold_worker()
+    world.reject((0, 0), (0, 1))
+    world.broker.topics.get(TOPIC, 0).delete_records(6)
+    world.fetch()
+    free()
+    world.disconnect()
+    world.pass_time(100_000)
+    assert world.places() == once([]) and world.broker.share_partitions.all() == []
+
+
 @pytest.mark.parametrize(('options', 'reason'), [
     ({'queue': {}}, 'does not set errors.deadletterqueue.group.enable'),
     ({'queue': None}, 'does not exist'),
@@ -260,6 +272,26 @@ def test_no_dead_letter_is_written_while_a_reset_is_in_flight(tmp_path):
         disk.release()
         world.settle()
         assert failed == [{}] and world.archiving() == set() and world.places() == once([])
+
+
+def test_a_record_of_before_a_reset_is_not_archived_after_it(tmp_path):
+    """The dead letter becomes durable while the reset is in flight. The record is then delivered again."""
+    disk = HeldDisk(is_held=False)
+    with DeadLetterWorld(tmp_path / 'data', sync=disk.sync) as world:
+        disk.kick = world.broker.flusher.kick
+        ready(world)
+        free = world.hold_worker()
+        world.reject((0, 0))
+        world.disconnect()
+        disk.is_held = True
+        free()
+        assert world.places() == once([(0, 0)]) and world.archiving() == {(0, 0)}
+        failed = []
+        world.broker.share_states.initialize({world.key(0): 0}, 1, failed.append)
+        world.settle()
+        disk.release()
+        world.settle()
+        assert failed == [{}] and world.states(0) == {} and (0, 0) in world.fetch()
 
 
 def test_the_deletion_of_the_topic_ends_the_wait_for_a_dead_letter(world):

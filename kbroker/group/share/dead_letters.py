@@ -236,8 +236,15 @@ class DeadLetters:
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        """Store that the records of a job are ARCHIVED. Try again if this fails."""
-        if not job.live.is_dropped and job.live.records is not None:
+        """Store that the records of a job are ARCHIVED. Try again if this fails.
+
+        Store nothing if they do not wait any more, for example because an initialization of the share state is in
+        flight.
+        """
+        if job.live.is_dropped or job.live.records is None:
+            return
+        job.first = max(job.first, job.live.records.start_offset)
+        if self._states.archiving_since(job.live.key, job.first, job.last) is not None:
             self._shares.finish_archiving(job.live, job.first, job.last, partial(self._finished, job))
 
     def _finished(self, job: Job, error: KafkaError | None) -> None:

@@ -467,15 +467,19 @@ class SharePartitions:
         change = live.records.finish_archiving(first, last)
 
         def finished(error: KafkaError | None) -> None:
-            if live.records is not None and not live.records.archiving():
-                live.jobs = 0
-                self._count(live)
+            self._forget_jobs(live)
             done(error)
 
         if change is None:
             finished(None)
         else:
             self._write(live, change, finished)
+
+    def _forget_jobs(self, live: LivePartition) -> None:
+        """Set `jobs` to 0 if no record of a share partition waits for a dead letter any more."""
+        if live.jobs and live.records is not None and not live.records.archiving():
+            live.jobs = 0
+            self._count(live)
 
     def _resume_dead_letters(self, live: LivePartition, since_ms: int) -> None:
         """Continue with the dead letters of a share partition that has just been loaded."""
@@ -573,6 +577,7 @@ class SharePartitions:
 
     def _drop_idle(self) -> Steps[None]:
         for number, live in enumerate(list(self._live.values())):
+            self._forget_jobs(live)     # the log may have deleted the records that waited
             if self._is_idle(live):
                 self._drop(live)
             if number % 64 == 63:
