@@ -116,7 +116,7 @@ class Declaration:
     topic: str | None           # of a row
     versions: Versions
     flexible_from: int          # NEVER if no version is flexible
-    lines: list[tuple[str, str]]        # (where, line)
+    lines: list[tuple[str, int, str]]   # (file, number, line)
 
 
 @dataclass
@@ -167,22 +167,26 @@ def _split(file: str, text: str) -> list[Declaration]:
     current: Declaration | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition('#')[0].rstrip()
-        where = f'{file}:{number}: {raw.strip()}'
         if not line:
             continue
         if line[0] == ' ':
             if current is None:
-                raise TableError(f'{where}: a field outside a message')
-            current.lines.append((where, line))
+                raise TableError(f'{_where(file, number, line)}: a field outside a message')
+            current.lines.append((file, number, line))
             continue
         if header is not None and line in SECTIONS.get(header.kind, {}):
             current = _section(header, line)
         else:
-            header = _header(where, line)
+            header = _header(_where(file, number, line), line)
             current = None if header.kind in SECTIONS else header
         if current is not None:
             found.append(current)
     return found
+
+
+def _where(file: str, number: int, line: str) -> str:
+    """Return the place of a line for an error message."""
+    return f'{file}:{number}: {line.strip()}'
 
 
 def _section(header: Declaration, section: str) -> Declaration:
@@ -209,7 +213,9 @@ def _header(where: str, line: str) -> Declaration:
     )
 
 
+@functools.cache
 def _versions(text: str | None) -> Versions:
+    """Parse a range of versions. The tables have few different ones, and a start parses a thousand."""
     if text is None:
         return Versions()
     if text.endswith('+'):
@@ -223,34 +229,34 @@ def parse(declaration: Declaration) -> Message:
     root = Struct(declaration.name, [])
     structs: dict[str, Struct] = {}
     open_structs = [(0, root)]                      # (indent of the field that names it, struct)
-    for where, line in declaration.lines:
-        match = FIELD.fullmatch(line)
+    for place in declaration.lines:
+        match = FIELD.fullmatch(place[2])
         if match is None:
-            raise TableError(f'{where}: not a field')
+            raise TableError(f'{_where(*place)}: not a field')
         indent = len(match['indent'])
         while open_structs[-1][0] >= indent:
             open_structs.pop()
         if indent != open_structs[-1][0] + 2:
-            raise TableError(f'{where}: indented by {indent}, expected {open_structs[-1][0] + 2}')
+            raise TableError(f'{_where(*place)}: indented by {indent}, expected {open_structs[-1][0] + 2}')
         parent = open_structs[-1][1]
         struct = None
         if match['type'] not in PRIMITIVES:
             if any(match['type'] == each.name for _, each in open_structs):
-                raise TableError(f'{where}: {match["type"]} within itself')
+                raise TableError(f'{_where(*place)}: {match["type"]} within itself')
             struct = structs.get(match['type'])
             if struct is None:
                 struct = structs[match['type']] = Struct(match['type'], [])
                 open_structs.append((indent, struct))
         if any(match['name'] == field.name for field in parent.fields):
-            raise TableError(f'{where}: named twice in {parent.name}')
-        parent.fields.append(_field(where, match, struct))
+            raise TableError(f'{_where(*place)}: named twice in {parent.name}')
+        parent.fields.append(_field(place, match, struct))
     for each in structs.values():
         if not each.fields:
             raise TableError(f'{declaration.name}: {each.name} has no fields')
     return Message(declaration, root, structs)
 
 
-def _field(where: str, match: re.Match[str], struct: Struct | None) -> Field:
+def _field(place: tuple[str, int, str], match: re.Match[str], struct: Struct | None) -> Field:
     null_versions = None
     if match['null'] or match['null_versions']:
         null_versions = _versions(match['null_versions'])
@@ -258,7 +264,7 @@ def _field(where: str, match: re.Match[str], struct: Struct | None) -> Field:
     default: object
     if match['default'] == 'null':
         if null_versions is None:
-            raise TableError(f'{where}: null by default, but never null')
+            raise TableError(f'{_where(*place)}: null by default, but never null')
         default = None
     elif match['array']:
         default = []
@@ -273,7 +279,7 @@ def _field(where: str, match: re.Match[str], struct: Struct | None) -> Field:
     elif type_name == 'string':
         default = match['default']
     else:
-        raise TableError(f'{where}: no default for {type_name}')
+        raise TableError(f'{_where(*place)}: no default for {type_name}')
     return Field(
         match['name'], type_name, match['array'] is not None, struct, _versions(match['versions']), null_versions,
         None if match['tag'] is None else int(match['tag']), match['inflexible'] is not None, default,
