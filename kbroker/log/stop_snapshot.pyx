@@ -128,6 +128,10 @@ cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t o
     of the state is known.
 
     `marker` is the producer's first marker at or above `offset`, NULL if there is none.
+
+    If the producer's last batch below `offset` is followed by a marker, the timestamp at `offset` is that of the
+    marker, which is not known. The entry then has the producer's last timestamp, because a start drops an entry with an
+    old timestamp.
     """
     cdef const CachedBatch *last = NULL
     cdef int64_t first_offset = entry.transaction_first_offset, timestamp_ms = entry.last_timestamp_ms
@@ -146,7 +150,7 @@ cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t o
         has_changed, last = True, NULL
     if last == NULL and has_changed and first_offset < 0:
         return False
-    if last != NULL and has_changed:
+    if last != NULL and has_changed and (first_offset >= 0 or coordinator_epoch < 0):   # no marker follows `last`
         timestamp_ms = last.timestamp_ms
     elif last == NULL and marker != NULL:           # cached batches have the current epoch
         producer_epoch = marker.producer_epoch

@@ -18,6 +18,7 @@ from kbroker.log.state_check import ProducerStateCheck
 from kbroker.log.stop_snapshot import encode_snapshot_at, snapshot_offset
 from kbroker.record.batch import read_header, set_base_offset
 
+DAY_MS = 86_400_000
 FOREVER = 1 << 62
 """A producer expiration in ms. It is longer than the age of the batches in these tests."""
 
@@ -121,6 +122,23 @@ def test_a_snapshot_that_deleted_records_pass_is_written_again(open_log):
     again = open_log(log_start_offset=4)
     assert {producer_id: entry.last_sequence for producer_id, entry in again.producer_state.entries.items()} == {
         1: 4, 2: 0}
+
+
+@pytest.mark.parametrize('is_clean', [True, False])
+def test_a_producer_whose_long_transaction_ended_lately_is_known_after_a_stop(open_log, is_clean):
+    """In an earlier version, its entry in the snapshot had the timestamp of the last batch, not of the marker. The next
+    start dropped it as expired, and forgot the batch and the coordinator epoch.
+    """
+    log = open_log()
+    append(log, producer_id=1, epoch=0, sequence=0, transactional=True, timestamp_ms=T - 2 * DAY_MS)
+    end(log, producer_id=1, epoch=0, coordinator_epoch=4)
+    append(log, producer_id=1, epoch=0, sequence=1, transactional=True)
+    log.flush()
+    log.close(is_clean)
+    again = open_log(is_clean)
+    entry = again.producer_state.get(1)
+    assert (entry.coordinator_epoch, entry.last_timestamp_ms, entry.transaction_first_offset) == (4, T, 2)
+    assert repeated(again, producer_id=1, sequences=range(2), transactional=True) == [0, 2]
 
 
 def test_the_snapshot_of_a_roll_is_kept_if_the_replay_begins_there(open_log):
