@@ -20,6 +20,7 @@ from kbroker.protocol.messages import (
     OffsetCommitRequest,
     ProduceRequest,
     ShareGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequest,
     TxnOffsetCommitRequest,
 )
 
@@ -33,7 +34,8 @@ BATCHES = {300: (1, 220), 16_384: (140, 105)}
 GROUP = 'gate'
 NO_EPOCH = -1
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
-            'offsets.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0'}
+            'offsets.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0',
+            'group.streams.initial.rebalance.delay.ms': '0'}
 
 
 class Work:
@@ -139,6 +141,16 @@ class Work:
         join = request(group_id='gate-shares', member_id='member', subscribed_topic_names=['produced'])
         return [(request(group_id='gate-shares', member_id='member', member_epoch=self._settled(join)), 1)] * count
 
+    def heartbeats_of_a_streams_member(self, count: int) -> Requests:
+        """Return heartbeats of a member of a stable streams group."""
+        request = StreamsGroupHeartbeatRequest
+        topology = request.Topology(epoch=0, subtopologies=[request.Subtopology(
+            subtopology_id='0', source_topics=['produced'], source_topic_regex=[], state_changelog_topics=[],
+            repartition_sink_topics=[], repartition_source_topics=[], copartition_groups=[])])
+        join = request(group_id='gate-streams', member_id='member', rebalance_timeout_ms=60_000, process_id='process',
+                       topology=topology, active_tasks=[], standby_tasks=[], warmup_tasks=[])
+        return [(request(group_id='gate-streams', member_id='member', member_epoch=self._settled(join)), 1)] * count
+
     def _settled(self, join: Any) -> int:
         """Let a member join, and heartbeat until its epoch no longer changes. Return the epoch."""
         found = self._ask(join, 1)
@@ -183,6 +195,7 @@ WORKS: dict[str, Callable[[Work, int], Requests]] = {
     'OffsetCommit of one partition': Work.commit_offsets,
     'idle heartbeat of a consumer': Work.heartbeats_of_a_consumer,
     'idle heartbeat of a share consumer': Work.heartbeats_of_a_share_consumer,
+    'idle heartbeat of a streams member': Work.heartbeats_of_a_streams_member,
     'TxnOffsetCommit of one partition': Work.commit_offsets_in_transactions,
 }
 

@@ -44,6 +44,7 @@ INSTRUCTIONS = {
         'OffsetCommit of one partition': 49_800,  # 45,296
         'idle heartbeat of a consumer': 26_200,  # 23,815
         'idle heartbeat of a share consumer': 26_700,  # 24,248
+        'idle heartbeat of a streams member': 37_900,  # 34,445
         'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }

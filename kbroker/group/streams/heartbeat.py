@@ -13,6 +13,7 @@ from kbroker.base.long_work import Pace
 from kbroker.group.assignors import sticky
 from kbroker.group.assignors.sticky import Key, Role, TaskMember, TaskSpec
 from kbroker.group.classic.group import MOST_MEMBERS, ClassicGroup
+from kbroker.group.config import GroupConfig
 from kbroker.group.deadlines import DELAY
 from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
@@ -122,11 +123,11 @@ class StreamsSteps:
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
         """Return whether the group is ready, and a response to the member would have no status."""
+        config = self.place.group_config(group.group_id)
         return (group.configured is not None and group.configured.status is None and not group.shutdown_by
                 and group.topology is not None and member.topology_epoch >= group.topology.epoch
                 and group.validated_epoch == group.topology.epoch
-                and self.assignment_configs(group.group_id) == group.assignment_configs
-                and not self.missing_tags(member, group.group_id))
+                and assignment_configs(config) == group.assignment_configs and not missing_tags(config, member))
 
     # The topology
 
@@ -153,7 +154,7 @@ class StreamsSteps:
         if draft.configured.status is None:
             check_tasks(call.request, draft.configured.tasks)
         yield from self.take_offsets(draft, call.request)
-        draft.configs = self.assignment_configs(group.group_id)
+        draft.configs = assignment_configs(self.place.group_config(group.group_id))
         return (needs_new_targets(draft, call.request) or draft.validated_epoch != group.validated_epoch
                 or draft.configs != group.assignment_configs)
 
@@ -200,22 +201,6 @@ class StreamsSteps:
             raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY,
                              f'the topology has {tasks} tasks, a group may have {MOST_TASKS}')
         return configured
-
-    def assignment_configs(self, group_id: str) -> dict[str, str]:
-        """Return the configs in force for a group, by name, with which targets are computed."""
-        config = self.place.group_config(group_id)
-        configs = {STANDBY_REPLICAS: str(config.streams_num_standby_replicas)}
-        if config.streams_rack_aware_assignment_tags:
-            configs[RACK_AWARE_TAGS] = ','.join(config.streams_rack_aware_assignment_tags)
-        return configs
-
-    def missing_tags(self, member: StreamsMember, group_id: str) -> list[str]:
-        """Return the client tags that the group's configs require and the member does not have."""
-        required = self.place.group_config(group_id).streams_rack_aware_assignment_tags
-        if not required:
-            return []
-        has = {key for key, _ in member.tags}
-        return [tag for tag in required if tag not in has]
 
     # Targets
 
@@ -338,7 +323,7 @@ class StreamsSteps:
         if draft.shutdown_by:
             yield Status.SHUTDOWN_APPLICATION, (f'Streams group member {draft.shutdown_by} encountered a fatal error '
                                                 'and requested a shutdown for the entire application.')
-        missing = self.missing_tags(draft.member, draft.group.group_id)
+        missing = missing_tags(self.place.group_config(draft.group.group_id), draft.member)
         if missing and version >= VERSION_WITH_MISSING_TAGS:
             yield Status.MISSING_CLIENT_TAGS, (
                 f'Missing required client tags for rack-aware standby assignment: [{", ".join(missing)}]. Configure '
@@ -360,6 +345,23 @@ class StreamsSteps:
         group = self.place.shard.groups.get(call.request.group_id)
         if isinstance(group, StreamsGroup) and call.request.shutdown_application and not group.shutdown_by:
             group.shutdown_by = call.request.member_id
+
+
+def assignment_configs(config: GroupConfig) -> dict[str, str]:
+    """Return the assignor's configs, by name, in the order of Kafka's rows."""
+    configs = {STANDBY_REPLICAS: str(config.streams_num_standby_replicas)}
+    if config.streams_rack_aware_assignment_tags:
+        configs[RACK_AWARE_TAGS] = ','.join(config.streams_rack_aware_assignment_tags)
+    return configs
+
+
+def missing_tags(config: GroupConfig, member: StreamsMember) -> list[str]:
+    """Return the client tags that the group's configs require and the member does not have."""
+    required = config.streams_rack_aware_assignment_tags
+    if not required:
+        return []
+    has = {key for key, _ in member.tags}
+    return [tag for tag in required if tag not in has]
 
 
 def max_size(config: Config) -> int:
