@@ -563,6 +563,7 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
         assert ours.is_acquirable(locks) == twin.is_acquirable(locks)
         assert ours.delivery_complete_count() == twin.delivery_complete_count()
         assert ours.next_deadline_ms() == twin.next_deadline_ms()
+        assert ours.is_archiving == bool(twin.archiving())
         assert [offset for first, last, _ in ours.archiving()
                 for offset in range(first, last + 1)] == twin.archiving()
 

@@ -7,7 +7,9 @@ record.
 """
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -152,7 +154,7 @@ def letters_with_originals(data: bytes, end_offset: int, first: int, last: int, 
 
 Wanted = Mapping[Source, tuple[int, Sequence[tuple[int, int]]]]
 """The dead letters to find. Maps each source to the earliest time of a dead letter, in ms, and to the ranges of
-offsets (first, last)."""
+offsets (first, last), which are sorted and disjoint."""
 
 
 def find_dead_letters(data: bytes, wanted: Wanted) -> dict[tuple[Source, int], int]:
@@ -174,7 +176,8 @@ def find_dead_letters(data: bytes, wanted: Wanted) -> dict[tuple[Source, int], i
                 continue
             source, offset = place
             since_ms, ranges = wanted.get(source, (0, ()))
-            if record.timestamp_ms >= since_ms and any(first <= offset <= last for first, last in ranges):
+            number = bisect_right(ranges, offset, key=itemgetter(0)) - 1
+            if record.timestamp_ms >= since_ms and number >= 0 and offset <= ranges[number][1]:
                 found[place] = record.timestamp_ms
     return found
 

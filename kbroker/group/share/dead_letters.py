@@ -292,8 +292,7 @@ class DeadLetters:
                 self._after(MOST_RETRY_MS, partial(self._search))
                 break
             for each in group:
-                if not each.live.is_dropped:
-                    self._continue(each, found)
+                yield from self._continue(each, found)
                 yield
         self.is_searching = False
 
@@ -336,7 +335,7 @@ class DeadLetters:
             if not partition.is_deleted:
                 raise
 
-    def _continue(self, unsearched: Unsearched, found: dict[tuple[Source, int], int]) -> None:
+    def _continue(self, unsearched: Unsearched, found: dict[tuple[Source, int], int]) -> Steps[None]:
         """Archive the records whose dead letters were found, and begin to write the others.
 
         The cause of a dead letter is not stored. As in Kafka, the delivery count decides.
@@ -350,6 +349,7 @@ class DeadLetters:
                 job = Job(live, begin, end, delivery_count, message)
                 if is_found:
                     self._finish(job)
+                    yield       # after each row
                 else:
                     self._begin(job)
 

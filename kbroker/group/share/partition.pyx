@@ -446,6 +446,15 @@ cdef class SharePartition:
 
     # ---- dead letters
 
+    @property
+    def is_archiving(self):
+        """True if some records wait for their dead letters."""
+        cdef Py_ssize_t i
+        for i in range(self.runs.count):
+            if self.runs.at[i].state == ARCHIVING:
+                return True
+        return False
+
     def archiving(self):
         """Return a list of (first offset, last offset, delivery count), with an entry for each run of records that wait
         for their dead letters."""

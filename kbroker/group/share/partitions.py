@@ -477,13 +477,13 @@ class SharePartitions:
 
     def _forget_jobs(self, live: LivePartition) -> None:
         """Set `jobs` to 0 if no record of a share partition waits for a dead letter any more."""
-        if live.jobs and live.records is not None and not live.records.archiving():
+        if live.jobs and live.records is not None and not live.records.is_archiving:
             live.jobs = 0
             self._count(live)
 
     def _resume_dead_letters(self, live: LivePartition, since_ms: int) -> None:
         """Continue with the dead letters of a share partition that has just been loaded."""
-        if self._writes_dead_letters and live.records is not None and live.records.archiving():
+        if self._writes_dead_letters and live.records is not None and live.records.is_archiving:
             live.jobs = len(live.records.archiving())
             self._count(live)
             self.dead_letters().resume(live, since_ms)
