@@ -107,9 +107,11 @@ class DeadLetters:
         self._long_work = long_work
         self._searches = searches
         self._jobs: deque[Job] = deque()
+        self._ended: deque[Job] = deque()
+        """The jobs whose records are to become ARCHIVED."""
         self._unsearched: list[Unsearched] = []
         self._timers_of_retries: set[Timer] = set()
-        self._is_working = self.is_searching = self._is_stopped = self.only_searches = False
+        self._is_working = self._is_ending = self.is_searching = self._is_stopped = self.only_searches = False
         self._warned_ms: dict[str, int] = {}
 
     def stop(self) -> None:
@@ -215,7 +217,7 @@ class DeadLetters:
         begin the job again."""
         if error is None:
             self.written += job.last - job.first + 1
-            self._finish(job)
+            self._end(job)
         elif self._is_wanted(job):
             self.failures += 1
             self._write_later(job, error)
@@ -233,7 +235,20 @@ class DeadLetters:
             return
         self.refused += job.last - job.first + 1
         self._warn(job.live.key.group_id, f'{job} get no dead letters: {reason}')
-        self._finish(job)
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        """Archive the records of a job, as long work: a sync may end many jobs."""
+        self._ended.append(job)
+        if not self._is_ending:
+            self._is_ending = True
+            self._long_work.start(self._end_all())
+
+    def _end_all(self) -> Steps[None]:
+        while self._ended:
+            self._finish(self._ended.popleft())
+            yield
+        self._is_ending = False
 
     def _finish(self, job: Job) -> None:
         """Store that the records of a job are ARCHIVED. Try again if this fails.
@@ -249,7 +264,7 @@ class DeadLetters:
 
     def _finished(self, job: Job, error: KafkaError | None) -> None:
         if error is not None and self._is_wanted(job):
-            self._after(RETRY_MS, partial(self._finish, job))
+            self._after(RETRY_MS, partial(self._end, job))
 
     def _after(self, delay_ms: int, callback: partial[None]) -> None:
         if self._is_stopped:
@@ -293,7 +308,6 @@ class DeadLetters:
                 break
             for each in group:
                 yield from self._continue(each, found)
-                yield
         self.is_searching = False
 
     def _find(self, group: list[Unsearched]) -> Steps[dict[tuple[Source, int], int]]:
@@ -348,10 +362,10 @@ class DeadLetters:
             for is_found, begin, end in split(first, last, lambda offset: (source, offset) in found):
                 job = Job(live, begin, end, delivery_count, message)
                 if is_found:
-                    self._finish(job)
-                    yield       # after each row
+                    self._end(job)
                 else:
                     self._begin(job)
+            yield
 
 
 def source_of(live: LivePartition) -> Source:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -111,13 +112,16 @@ class ShareState:
 
     def is_archiving_all(self, first: int, last: int) -> bool:
         """Return whether all records from `first` to `last` wait for their dead letters."""
-        for batch in self.batches[bisect_left(self.batches, first, key=lambda batch: batch[1]):]:
-            if batch[0] > first or batch[2] != ARCHIVING:
+        number = bisect_left(self.batches, first, key=itemgetter(1))
+        while first <= last:
+            if number == len(self.batches):
                 return False
-            first = batch[1] + 1
-            if first > last:
-                return True
-        return False
+            begin, end, state, _ = self.batches[number]
+            if begin > first or state != ARCHIVING:
+                return False
+            first = end + 1
+            number += 1
+        return True
 
     @property
     def held_bytes(self) -> int:
