@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 
 from support.clients.markers import await_markers
-from support.kafka.apache_kafka import compiled, temporary_files
+from support.kafka.apache_kafka import NEWEST, compiled, temporary_files
 
 from kbroker.client import Admin, Consumer, NewTopic
 
@@ -61,10 +61,10 @@ class Application(KilledProcess):
         """Write records for the application to copy."""
 
 
-def java(sources, heap, *options):
+def java(sources, heap, *options, release=NEWEST):
     """Return the command of a small Java machine with the jars and classes of `sources`, without the main class."""
     return ['java', *options, f'-Xmx{heap}', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
-            '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', temporary_files(), '-cp', compiled(sources)]
+            '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', temporary_files(), '-cp', compiled(sources, release)]
 
 
 def create_topics(address, *others):
