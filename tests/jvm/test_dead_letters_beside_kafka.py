@@ -7,11 +7,14 @@ Covers KIP-1191.
 """
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from raw_peer import RawPeer
 from share_histories import (
     ACCEPT,
@@ -32,7 +35,7 @@ from share_histories import (
 from support.brokers.broker_process import BrokerProcess
 from support.clients.raw_client import RawClient
 from support.kafka.apache_kafka import KafkaProcess
-from support.kafka.beside_kafka import at_once, running
+from support.kafka.beside_kafka import at_once, repeated, running
 from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import build
 
@@ -43,6 +46,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 RELEASE_OF_KAFKA = '4.4'
 QUEUE_PARTITIONS = 3
+NUMBERS = itertools.count()
 ARCHIVING = 3
 FINISHED = 2, 4
 BROKER = {**SETTINGS, 'errors.deadletterqueue.auto.create.topics.enable': 'true', 'num.partitions': '2'}
@@ -154,6 +158,35 @@ def test_the_dead_letters_of_kbroker_and_kafka_agree(addresses, name):
     kafka, ours = at_once(run, addresses)
     assert ours == kafka
     assert bool(kafka['dead letters']) == (name not in {'not enabled', 'compacted', 'too small batches'})
+
+
+KINDS = st.sampled_from([ACCEPT, RELEASE, RELEASE, REJECT, REJECT, GAP])
+SAID = st.builds(Said, KINDS, st.integers(0, 3), st.integers(0, 20), st.sampled_from([1, 1, 2, 5, 30]), st.just(0),
+                 st.booleans())
+SLOTS = st.sampled_from('AAB')
+OPERATIONS = st.one_of(
+    *[st.builds(Fetch, SLOTS, st.lists(SAID, max_size=1).map(tuple))] * 3,
+    *[st.builds(Say, SLOTS, st.lists(SAID, max_size=3).map(tuple))] * 4,
+    st.builds(Disconnect, SLOTS), st.builds(Produce, st.integers(1, 12)))
+
+
+@repeated(5)
+@given(st.sampled_from([(LIMIT_2,), (LIMIT_2, COPY), (COPY,)]),
+       st.lists(st.builds(Produce, st.integers(1, 30)), min_size=1, max_size=5),
+       st.lists(OPERATIONS, min_size=8, max_size=25))
+def test_the_dead_letters_of_random_histories_agree(addresses, configured, produced, operations):
+    name = f'random-{next(NUMBERS)}'
+
+    def run(address: str) -> dict[str, Any]:
+        side = QueueSide(address, name)
+        side.create_queue({})
+        side.name_queue(side.queue)
+        found = told(side, [*configured, *produced, *operations])
+        side.close()
+        return found
+
+    kafka, ours = at_once(run, addresses)
+    assert ours == kafka
 
 
 def test_both_brokers_create_the_queue(addresses):
