@@ -10,6 +10,7 @@ import os
 
 import pytest
 from support.disk.held_disk import HeldDisk
+from support.messages.message_builder import build
 from support.worlds.dead_letter_world import (
     ACCEPT,
     GAP,
@@ -23,6 +24,7 @@ from support.worlds.dead_letter_world import (
     TOPIC,
     TOPIC_RESOURCE,
     DeadLetterWorld,
+    acknowledgements,
     once,
 )
 
@@ -329,6 +331,26 @@ def test_rejects_of_many_records_of_all_partitions_are_each_written_once(world):
     assert {record.value for _, record in world.dead_letters()} == {value for _, value in VALUES if value != b'v0'
                                                                     and value != b'v3'}
     assert world.start_offsets() == [240] * 3 or world.archiving() == set()
+
+
+def test_a_member_may_leave_before_its_rejection_is_stored(tmp_path):
+    """The share partition is then removed from memory. It is loaded again for the dead letter."""
+    disk = HeldDisk(is_held=False)
+    with DeadLetterWorld(tmp_path / 'data', sync=disk.sync) as world:
+        disk.kick = world.broker.flusher.kick
+        ready(world).acknowledge({place: ACCEPT for place in world.held if place != (0, 0)})
+        disk.is_held = True
+        request = build('ShareAcknowledgeRequest', group_id=GROUP, member_id=world.member,
+                        share_session_epoch=world.epoch, topics=[
+                            {'topic_id': world.key(0).topic_id, 'partitions': acknowledgements({(0, 0): REJECT})}])
+        world.broker.begin(request, 2, world.connection)
+        world.disconnect()
+        assert world.broker.share_partitions.all() == [] and world.archiving() == set()
+        disk.release()
+        world.settle()
+        assert world.archiving() == {(0, 0)} and world.places() == once([])
+        world.pass_time(1_000)
+        assert world.archiving() == set() and world.places() == once([(0, 0)])
 
 
 # ---- failures
