@@ -20,7 +20,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.group.modern.group import LEAVE_FOR_A_WHILE_EPOCH
 from kbroker.group.modern.heartbeat import JOIN_EPOCH
-from kbroker.group.streams.heartbeat import StreamsReply
+from kbroker.group.streams.heartbeat import MOST_TASKS, StreamsReply
 from kbroker.group.streams.topology import InternalTopic, Status
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.metadata.topic_operations import NewTopic
@@ -53,11 +53,14 @@ def response(request: Request, body: Any, reply: StreamsReply) -> Any:
 
 
 def check_fields(body: Any) -> None:
-    """Raise INVALID_REQUEST if a name is blank, or if fields contradict each other."""
+    """Raise INVALID_REQUEST if a name is blank, if there are too many offsets, or if fields contradict each other."""
     for name, value in (('member id', body.member_id), ('group id', body.group_id),
                         ('instance id', body.instance_id), ('rack id', body.rack_id)):
         if value is not None and not value.strip():
             raise invalid(f'the {name} is empty')
+    for offsets in body.task_offsets, body.task_end_offsets:
+        if offsets is not None and len(offsets) > MOST_TASKS:
+            raise invalid(f'found {len(offsets)} offsets of tasks, expected at most {MOST_TASKS}')
     tasks = body.active_tasks, body.standby_tasks, body.warmup_tasks
     if body.member_epoch == JOIN_EPOCH:
         check_join(body, tasks)

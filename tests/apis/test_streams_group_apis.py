@@ -83,6 +83,8 @@ def test_a_malformed_topology_is_refused_and_changes_nothing(beat, parts, code):
     pytest.param({'member_epoch': -3, 'instance_id': 'i'}, id='an epoch below -2'),
     pytest.param({'warmup_tasks': []}, id='tasks of one role'),
     pytest.param({'task_offsets': [{'subtopology_id': '0', 'partition': 0, 'offset': 1}] * 2}, id='an offset twice'),
+    pytest.param({'task_end_offsets': [{'subtopology_id': '0', 'partition': number, 'offset': 1}
+                                       for number in range(100_001)]}, id='too many offsets'),
 ])
 def test_fields_that_contradict_each_other_are_refused(beat, fields):
     send = beat()
