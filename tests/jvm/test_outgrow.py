@@ -1,0 +1,61 @@
+"""Three processes of Apache Kafka grow out of a directory of kbroker, and shrink back to it, while producers write.
+
+The test types the commands of docs/outgrow.md. Covers KIP-853.
+"""
+import pytest
+from support.brokers.broker_process import PROMPT, killed_at_the_end
+from support.clients.librdkafka import committed_offset, create_topics, values_of
+from support.clients.steady_load import SteadyLoad, check_written
+from support.kafka.page_runner import OutgrowPage
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+SETTINGS = PROMPT | {'offsets.topic.num.partitions': '3', 'transaction.state.log.num.partitions': '3',
+                     'share.coordinator.state.topic.num.partitions': '3', 'broker.session.timeout.ms': '6000',
+                     'broker.heartbeat.interval.ms': '300'}
+PLACES = [(topic, partition) for topic in ('orders', 'bills') for partition in (0, 1)]
+
+
+def ids_of(address):
+    cluster = Cluster(ClientConfig.load(address))
+    found = {name: topic.topic_id for name, topic in cluster.topics(['orders', 'bills']).items()}
+    cluster.close()
+    return found
+
+
+def type_under_load(page, section, load):
+    """Type the commands of a section. After each one, wait until each writer has committed once more."""
+    for command in page.commands(section):
+        page.type(command)
+        if page.is_served:
+            load.await_more(1)
+
+
+def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path):
+    """In the cluster of three nodes, one node is stopped and one is killed. The writers continue with two nodes."""
+    page = OutgrowPage(tmp_path, '4.4', SETTINGS)
+    kbroker, first = page.kbroker, page.nodes[1]
+    with page.tools, killed_at_the_end(*page.processes):
+        kbroker.start()
+        create_topics(kbroker.address, orders=2, bills=2)
+        ids = ids_of(kbroker.address)
+        with SteadyLoad(page.addresses, PLACES) as load:
+            load.await_more(1)      # Kafka cannot create internal topics before three nodes run
+            type_under_load(page, 'From kbroker to three nodes', load)
+            for end in (first.stop, first.kill9):
+                end()
+                load.await_more(2)
+                first.start()
+                load.await_more(2)
+            type_under_load(page, 'From a cluster back to kbroker', load)
+        assert ids_of(kbroker.address) == ids
+        check_written(load.writers, {(topic, partition): values_of(kbroker.address, topic, [partition])
+                                     for topic, partition in PLACES},
+                      {writer.group: committed_offset(kbroker.address, writer.group, *PLACES[0])
+                       for writer in load.writers})
+        kbroker.stop()
+        page.type('kbroker-check /var/lib/kbroker')
+        assert kbroker.tracebacks() == []

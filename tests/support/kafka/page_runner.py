@@ -1,0 +1,113 @@
+"""Types the commands of docs/outgrow.md on live processes."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+
+from support.brokers.broker_process import Process
+from support.kafka.apache_kafka import TOOL_LIMIT_S
+from support.kafka.cluster import ClusterNode, ConfiguredBroker
+from support.kafka.tool_scripts import ToolScripts
+from support.runner.command_runner import install_programs
+from support.runner.free_ports import free_port
+from support.runner.pages import blocks, text_of
+
+PAGE = 'docs/outgrow.md'
+LIMIT_S = 240
+NODES = (1, 2, 3)
+"""The time for which a command is repeated until it prints what the page says."""
+UNTIL = re.compile(r'repeat until (\d+) lines? says?: (.*)')
+
+
+class OutgrowPage:
+    """The page with its three nodes on this machine: their host names, ports and directories are replaced.
+
+    `more` are settings that each file has in addition to those of the page. Node 1 is `kbroker` until the page starts
+    Kafka on it.
+    """
+
+    def __init__(self, directory: pathlib.Path, release: str, more: Mapping[str, str]):
+        self._directory = directory
+        self._ports = {(node, port): free_port() for node in NODES for port in (9092, 9093)}
+        self.addresses = [self.on_this_machine(f'node{node}:9092') for node in NODES]
+        install_programs(directory / 'bin')
+        self.tools = ToolScripts(directory / 'bin', release)
+        files = [self._settings_file(node, more) for node in NODES]
+        self.kbroker = ConfiguredBroker(files[0], self.data(1), self.addresses[0])
+        self.nodes = {node: ClusterNode(files[node - 1], self.data(node), self.addresses[node - 1], release)
+                      for node in NODES}
+        self.processes: list[Process] = [self.kbroker, *self.nodes.values()]
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether clients find a broker."""
+        return any(process.is_running for process in self.processes)
+
+    def data(self, node: int) -> pathlib.Path:
+        return self._directory / f'data-{node}'
+
+    def on_this_machine(self, text: str) -> str:
+        text = re.sub(r'\bnode(\d):(909[23])', lambda found: f'127.0.0.1:{self._ports[int(found[1]), int(found[2])]}',
+                      text)
+        return text.replace('/var/lib/kbroker', str(self.data(1)))
+
+    def _settings_file(self, node: int, more: Mapping[str, str]) -> pathlib.Path:
+        """Write the file of a node, as the page describes it, and return its path."""
+        shown, = (block for block in blocks(PAGE, 'text') if block.startswith('process.roles'))
+        lines = []
+        for line in shown.splitlines():
+            name, _, value = line.partition('=')
+            value = {'node.id': str(node), 'log.dirs': str(self.data(node))}.get(name, value)
+            if name in ('listeners', 'advertised.listeners'):
+                value = value.replace('node1', f'node{node}')
+            lines.append(f'{name}={self.on_this_machine(value)}')
+        file = self._directory / f'node{node}.properties'
+        file.write_text('\n'.join([*lines, *(f'{name}={value}' for name, value in more.items())]) + '\n')
+        return file
+
+    def commands(self, section: str) -> list[str]:
+        """Return the commands of a section of the page, in their order."""
+        text = text_of(PAGE).partition(f'\n## {section}\n')[2].partition('\n## ')[0]
+        assert text, f'{PAGE} has no section {section!r}'
+        return [line for block in re.findall(r'^```console\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+                for line in re.findall(r'^\$ (.*)$', block, re.MULTILINE)]
+
+    def type(self, command: str) -> str:
+        """Run a command, or start or stop a process as it says, and return its output. Raise AssertionError if it
+        fails.
+        """
+        command, _, comment = command.partition('    # ')
+        started = re.fullmatch(r'kafka-server-start.sh node(\d).properties', command)
+        stopped = re.fullmatch(r'on node (\d)', comment)
+        if started:
+            self.nodes[int(started[1])].start()
+        elif command == 'kafka-server-stop.sh' and stopped:
+            self.nodes[int(stopped[1])].stop()
+        elif command == 'systemctl stop kbroker':
+            self.kbroker.stop()
+        elif command == 'systemctl start kbroker':
+            self.kbroker.start()
+        else:
+            return self._run_until(command, comment)
+        return ''
+
+    def _run_until(self, command: str, comment: str) -> str:
+        until = UNTIL.fullmatch(comment)
+        assert until or not comment, f'found the comment {comment!r}'
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            output = self._run(command)
+            if until is None or sum(until[2] in line for line in output.splitlines()) == int(until[1]):
+                return output
+            assert time.monotonic() < deadline, f'$ {command}\n{output}'
+
+    def _run(self, command: str) -> str:
+        environment = os.environ | {'PATH': f'{self._directory / "bin"}:{os.environ["PATH"]}'}
+        done = subprocess.run(['sh', '-e', '-c', self.on_this_machine(command)], capture_output=True, text=True,
+                              timeout=TOOL_LIMIT_S, check=False, cwd=self._directory, env=environment)
+        assert done.returncode == 0, f'$ {command}\n{done.stdout}{done.stderr}'
+        return done.stdout
