@@ -6,6 +6,7 @@ import pytest
 from support.brokers.broker_process import PROMPT, killed_at_the_end
 from support.clients.librdkafka import committed_offset, create_topics, values_of
 from support.clients.steady_load import SteadyLoad, check_written
+from support.kafka.apache_kafka import KafkaProcess
 from support.kafka.page_runner import OutgrowPage
 
 from kbroker.client.cluster import Cluster
@@ -19,9 +20,9 @@ SETTINGS = PROMPT | {'offsets.topic.num.partitions': '3', 'transaction.state.log
 PLACES = [(topic, partition) for topic in ('orders', 'bills') for partition in (0, 1)]
 
 
-def ids_of(address):
+def ids_of(address, topics=('orders', 'bills')):
     cluster = Cluster(ClientConfig.load(address))
-    found = {name: topic.topic_id for name, topic in cluster.topics(['orders', 'bills']).items()}
+    found = {name: topic.topic_id for name, topic in cluster.topics(topics).items()}
     cluster.close()
     return found
 
@@ -59,3 +60,22 @@ def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path
         kbroker.stop()
         page.type('kbroker-check /var/lib/kbroker')
         assert kbroker.tracebacks() == []
+
+
+def test_a_directory_with_static_voters_grows_after_an_upgrade_and_comes_back(tmp_path):
+    """Kafka formats the directory with `controller.quorum.voters`, so that it has kraft.version 0."""
+    page = OutgrowPage(tmp_path, '4.4', SETTINGS)
+    formatted = KafkaProcess(page.data(1), SETTINGS, '4.4', address=page.addresses[0])
+    with page.tools, killed_at_the_end(formatted, *page.processes):
+        formatted.start()
+        create_topics(formatted.address, orders=2)
+        upgrade, = page.commands('A directory that Kafka formatted with `controller.quorum.voters`')
+        page.type(upgrade)
+        formatted.stop()
+        page.nodes[1].start()
+        assert '"directoryId"' in page.type('kafka-metadata-quorum.sh --bootstrap-server node1:9092 describe --status')
+        page.nodes[1].stop()
+        page.kbroker.start()
+        assert set(ids_of(page.kbroker.address, ['orders'])) == {'orders'}
+        page.kbroker.stop()
+        assert page.kbroker.tracebacks() == []
