@@ -38,6 +38,7 @@ TAKEN_OVER = {
     'kafka-4.3-static-voter': ({}, 25, 1, FEATURES_4_3),
     'kafka-4.4-freshly-formatted': ({}, 0, 0, {}),
     'kafka-4.4.0-formatted': ({}, 0, 0, {}),
+    'kafka-4.4.0-shrunk-to-one-node': ({'bills': 2, 'orders': 2, **INTERNAL}, 334, 5, FEATURES_4_3),
     'kafka-4.4.0-stopped-once': (
         {'orders': 4, 'streaming-store-changelog': 4, '__share_group_state': 1, **INTERNAL},
         82,
@@ -175,6 +176,16 @@ def test_a_directory_of_kafka_is_taken_over_changed_and_left(archive: str, unpac
     read_log(node.log_dir)
     rows = (node.metadata_directory / 'leader-epoch-checkpoint').read_text().splitlines()[2:]
     assert rows[-1].split()[0] == str(log.epoch)
+
+
+def test_the_node_that_stays_of_a_cluster_is_opened_although_its_last_leader_was_elected_by_three(unpack) -> None:
+    """The removed nodes stay registered as controllers: the directory is below metadata.version 33."""
+    node = unpack('kafka-4.4.0-shrunk-to-one-node')
+    image, _ = load(node)
+    assert (image.leader_change_voters, set(image.controllers), set(image.brokers)) == ((1, 2, 3), {1, 2, 3}, {1})
+    node.stop(node.start())
+    again, _ = load(node)
+    assert again.leader_change_voters == (1,)
 
 
 def test_the_directory_of_a_broker_of_a_larger_cluster_is_refused(unpack) -> None:
