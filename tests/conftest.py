@@ -15,7 +15,7 @@ settings.load_profile('any machine')
 
 from support.brokers.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.kafka.apache_kafka import KafkaProcess  # noqa: E402
-from support.kafka.chain_plans import chains_left_out  # noqa: E402
+from support.kafka.chain_plans import chains_left_out, chains_of_text  # noqa: E402
 from support.runner import attempts, leftovers, second_runs  # noqa: E402
 from support.runner.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.runner.machine_requirements import check_tools  # noqa: E402
@@ -39,7 +39,7 @@ def pytest_addoption(parser):
                      help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
     parser.addoption('--measure-attacks', type=pathlib.Path, metavar='FILE',
                      help='append what each attack costs the broker and its other clients to FILE')
-    parser.addoption('--chains', default='', metavar='NUMBERS',
+    parser.addoption('--chains', type=chains_of_text, metavar='NUMBERS',
                      help='the fixed chains of programs on one directory that run: all, or numbers such as 3,17')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')

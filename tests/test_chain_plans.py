@@ -1,5 +1,6 @@
 """The plans of chains, in which kbroker and releases of Apache Kafka open one directory one after the other."""
 import pathlib
+from argparse import ArgumentTypeError
 
 import pytest
 from support.kafka.chain_plans import (
@@ -13,9 +14,10 @@ from support.kafka.chain_plans import (
     RANDOM_LENGTHS,
     TEST,
     chains_left_out,
+    chains_of_run,
+    chains_of_text,
     count_commits,
     fixed_plans,
-    numbers_of,
     random_plan,
 )
 
@@ -75,27 +77,27 @@ def test_a_plan_is_the_same_each_time_and_another_for_another_seed():
 
 
 def test_consecutive_commits_take_all_fixed_chains_in_turn():
-    runs = [numbers_of('', 1000 + number) for number in range(FIXED_COUNT // CHAINS_OF_A_RUN)]
+    runs = [chains_of_run(1000 + number) for number in range(FIXED_COUNT // CHAINS_OF_A_RUN)]
     assert set().union(*runs) == set(range(FIXED_COUNT))
     assert sum(map(len, runs)) == FIXED_COUNT
 
 
 def test_the_option_selects_all_chains_or_some():
-    assert numbers_of('all', 0) == set(range(FIXED_COUNT))
-    assert numbers_of('3,17', 0) == {3, 17}
+    assert chains_of_text('all') == set(range(FIXED_COUNT))
+    assert chains_of_text('3,17') == {3, 17}
 
 
-@pytest.mark.parametrize('text', ['30', 'some', '1,', '-1', '²'])
+@pytest.mark.parametrize('text', ['30', 'some', '1,', '-1', '²', ''])
 def test_another_value_of_the_option_is_refused(text):
-    with pytest.raises(ValueError, match=f'found --chains={text}, expected all, or numbers from 0 to 29'):
-        numbers_of(text, 0)
+    with pytest.raises(ArgumentTypeError, match=f'found {text}, expected all, or numbers from 0 to 29'):
+        chains_of_text(text)
 
 
 def test_a_run_keeps_the_selected_chains_those_that_it_was_given_by_id_and_all_other_tests(tmp_path):
     others = ['tests/test_words.py::test_words', 'tests/jvm/test_chains.py::test_another[3]']
-    assert chains_left_out(others, '', tmp_path, []) == set()
-    assert chains_left_out([*IDS, *others], '3', tmp_path, [f'/home/{IDS[5]}']) == set(IDS) - {IDS[3], IDS[5]}
-    assert chains_left_out(IDS, '', tmp_path, []) == set(IDS[CHAINS_OF_A_RUN:])
+    assert chains_left_out(others, None, tmp_path, []) == set()
+    assert chains_left_out([*IDS, *others], {3}, tmp_path, [f'/home/{IDS[5]}']) == set(IDS) - {IDS[3], IDS[5]}
+    assert chains_left_out(IDS, None, tmp_path, []) == set(IDS[CHAINS_OF_A_RUN:])
 
 
 def test_a_directory_without_git_has_no_commits(tmp_path):

@@ -7,8 +7,9 @@ take different ones.
 from __future__ import annotations
 
 import subprocess
+from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -126,18 +127,19 @@ def _next_pair(rng: Random, program: str, release: str, used: Counter[tuple[str,
     return rng.choice([pair for pair in pairs if used[pair] == least])
 
 
-def numbers_of(text: str, commit_count: int) -> set[int]:
-    """Return the numbers of the fixed chains that the value of --chains selects: `all`, `3,17`, or the empty text for
-    those of a default run. Raise ValueError for another text.
-    """
+def chains_of_text(text: str) -> set[int]:
+    """Parse the value of --chains: `all`, or numbers such as `3,17`. Raise ArgumentTypeError for another text."""
     if text == 'all':
         return set(range(FIXED_COUNT))
-    if not text:
-        return {(commit_count * CHAINS_OF_A_RUN + number) % FIXED_COUNT for number in range(CHAINS_OF_A_RUN)}
     numbers = {int(word) if word.isascii() and word.isdigit() else FIXED_COUNT for word in text.split(',')}
     if max(numbers) >= FIXED_COUNT:
-        raise ValueError(f'found --chains={text}, expected all, or numbers from 0 to {FIXED_COUNT - 1}')
+        raise ArgumentTypeError(f'found {text}, expected all, or numbers from 0 to {FIXED_COUNT - 1}')
     return numbers
+
+
+def chains_of_run(commit_count: int) -> set[int]:
+    """Return the numbers of the fixed chains that a default run takes."""
+    return {(commit_count * CHAINS_OF_A_RUN + number) % FIXED_COUNT for number in range(CHAINS_OF_A_RUN)}
 
 
 def count_commits(directory: Path) -> int:
@@ -150,11 +152,13 @@ def count_commits(directory: Path) -> int:
     return int(done.stdout) if done.returncode == 0 else 0
 
 
-def chains_left_out(nodeids: Iterable[str], text: str, directory: Path, named: Sequence[str]) -> set[str]:
-    """Return the ids of the fixed chains that a run omits. It keeps those that the arguments `named` name in full."""
+def chains_left_out(nodeids: Iterable[str], chosen: Set[int] | None, directory: Path, named: Sequence[str]) -> set[str]:
+    """Return the ids of the fixed chains that a run omits. The run keeps the chains `chosen`, by default those of the
+    checkout in `directory`, and the chains whose ids the arguments `named` contain.
+    """
     numbers = {nodeid: int(nodeid.rpartition('-')[2].rstrip(']')) for nodeid in nodeids if nodeid.startswith(TEST)}
     if not numbers:
         return set()
-    kept = numbers_of(text, 0 if text else count_commits(directory))
+    kept = chains_of_run(count_commits(directory)) if chosen is None else chosen
     return {nodeid for nodeid, number in numbers.items()
             if number not in kept and not any(each.endswith(nodeid) for each in named)}
