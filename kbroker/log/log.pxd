@@ -34,7 +34,7 @@ cdef class Log(Appender):
     cdef object maker                   # None once the log has a directory
     cdef readonly object recovery       # an Opening whose segments are not synced yet, or None
     cdef bint is_unclosed               # a clean stop must write files, even if nothing was appended
-    cdef readonly bint is_rewritten     # files changed without an append: by an opening, or by compaction
+    cdef readonly bint is_rewritten     # files may have changed without an append
     cdef public bint awaits_sync        # True if appends wait for the disk
     cdef int32_t latest_epoch
     cdef int64_t flush_messages

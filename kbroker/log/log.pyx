@@ -78,7 +78,8 @@ cdef class Log(Appender):
         self.unsynced = Unsynced(fs, directory, self.leader_epochs,
                                  PendingSnapshots(directory, self.snapshots, options.start_work),
                                  -1 if self.segments.active.size_bytes else self.log_end_offset)
-        self.is_unclosed = self.is_rewritten = opening.is_unsynced
+        self.is_unclosed = opening.is_unsynced
+        self.is_rewritten = opening.is_unsynced or self.leader_epochs.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
         if self.recovery is not None and not options.sync_later:
             self.recovery.rewrite()
@@ -241,6 +242,7 @@ cdef class Log(Appender):
     cdef int start_segment(self) except -1:
         """Close the active segment and continue in a new one. The next flush syncs the closed segment."""
         self.unwritten.write()
+        self.is_rewritten = True
         self.unsynced.add_rolled(self.segments.open_next(self.log_end_offset), self.log_end_offset,
                                  self.producer_state)
         return 0
@@ -466,6 +468,7 @@ cdef class Log(Appender):
             if expired:
                 if len(expired) == len(self.segments):
                     self.roll()
+                self.is_rewritten = True        # even if the log already began above these segments
                 self.delete_records(self.segments[len(expired)].base_offset)
                 self.segments.drop_first(len(expired))
                 self.unsynced.drop_segments(expired)

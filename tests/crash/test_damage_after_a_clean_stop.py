@@ -16,6 +16,7 @@ from support.clients.promises import READ_UNCOMMITTED, Client, Promises
 from support.disk.damages import PLAIN, SETTINGS, TRANSACTIONS, TRIMMED, Loud, View, build, view_of
 from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
+from kbroker.base.clock import ManualClock
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.append import Origin
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE
@@ -25,6 +26,8 @@ from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import INVENTORY_FILE, read_inventory
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker_tools.commands import check as check_command
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope='module')
@@ -300,6 +303,38 @@ def test_a_partition_that_does_not_change_keeps_its_row(stopped):
     after = read_inventory(FileSystem(), str(stopped))
     assert before is not None and after is not None and before.rows == after.rows
     assert before.broker_epoch < after.broker_epoch
+
+
+@pytest.mark.parametrize('deleted', [0, 3, 6, 7])
+def test_a_partition_whose_files_changed_without_an_append_is_served_after_a_clean_stop(tmp_path, caplog, deleted):
+    """In an earlier version, retention deleted the segments below the log start in a later run than DeleteRecords. The
+    inventory of the clean stop still listed them, and the next start took the partition offline.
+    """
+    clock = ManualClock()
+    with InProcessBroker(tmp_path / 'data', clock=clock) as broker:
+        broker.topics.create('orders', 1, {})
+        broker.turn()
+        log = broker.logs.logs['orders', 0]
+        for number in range(7):
+            if number % 2 == 0:
+                log.roll()
+            log.append_batch(encode_batch([(clock.wall_ms(), None, b'value')]), Origin.CLIENT, 0)
+        log.delete_records(deleted)
+    with InProcessBroker(tmp_path / 'data', clock=clock) as broker:
+        log = broker.logs.logs['orders', 0]
+        assert len(log.segments) == 4
+        if deleted:
+            clock.advance(HOUR_MS)
+            broker.turn()
+            assert len(log.segments) < 4
+        else:
+            log.roll()
+    caplog.clear()
+    for _ in range(2):
+        with InProcessBroker(tmp_path / 'data', clock=clock) as broker:
+            log = broker.logs.logs['orders', 0]
+            assert (log.log_start_offset, log.log_end_offset) == (deleted, 7)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_topic_that_is_created_again_with_as_many_records_is_served_after_a_clean_stop(memory_path, caplog):
