@@ -129,12 +129,11 @@ cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t o
 
     `marker` is the producer's first marker at or above `offset`, NULL if there is none.
 
-    If the producer's last batch below `offset` is followed by a marker, the timestamp at `offset` is that of the
-    marker, which is not known. The entry then has the producer's last timestamp, because a start drops an entry with an
-    old timestamp.
+    The entry has the producer's last timestamp, although it may be that of a later batch. A start drops an entry whose
+    timestamp is old, and the replay gives the timestamp again to a producer that it changes.
     """
     cdef const CachedBatch *last = NULL
-    cdef int64_t first_offset = entry.transaction_first_offset, timestamp_ms = entry.last_timestamp_ms
+    cdef int64_t first_offset = entry.transaction_first_offset
     cdef int16_t producer_epoch = entry.producer_epoch
     cdef int32_t coordinator_epoch = entry.coordinator_epoch
     cdef bint has_changed = marker != NULL
@@ -150,9 +149,8 @@ cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t o
         has_changed, last = True, NULL
     if last == NULL and has_changed and first_offset < 0:
         return False
-    if last != NULL and has_changed and (first_offset >= 0 or coordinator_epoch < 0):   # no marker follows `last`
-        timestamp_ms = last.timestamp_ms
-    elif last == NULL and marker != NULL:           # cached batches have the current epoch
+    if last == NULL and marker != NULL:             # cached batches have the current epoch
         producer_epoch = marker.producer_epoch
-    write_snapshot_entry(at, entry.producer_id, producer_epoch, last, timestamp_ms, coordinator_epoch, first_offset)
+    write_snapshot_entry(at, entry.producer_id, producer_epoch, last, entry.last_timestamp_ms, coordinator_epoch,
+                         first_offset)
     return True

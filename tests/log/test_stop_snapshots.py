@@ -125,6 +125,19 @@ def test_a_snapshot_that_deleted_records_pass_is_written_again(open_log):
 
 
 @pytest.mark.parametrize('is_clean', [True, False])
+def test_batches_with_old_timestamps_below_the_snapshot_are_recognised_after_a_stop(open_log, is_clean):
+    """A producer that copies records may send old timestamps and new ones in the same minute. In an earlier version,
+    its entry in the snapshot had the old timestamp, and the next start dropped it as expired.
+    """
+    log = open_log()
+    for sequence, timestamp_ms in enumerate((T - 2 * DAY_MS, T - 2 * DAY_MS, T)):
+        append(log, producer_id=1, epoch=0, sequence=sequence, timestamp_ms=timestamp_ms)
+    log.flush()
+    log.close(is_clean)
+    assert repeated(open_log(is_clean), producer_id=1, sequences=range(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize('is_clean', [True, False])
 def test_a_producer_whose_long_transaction_ended_lately_is_known_after_a_stop(open_log, is_clean):
     """In an earlier version, its entry in the snapshot had the timestamp of the last batch, not of the marker. The next
     start dropped it as expired, and forgot the batch and the coordinator epoch.
