@@ -3,6 +3,7 @@
 A clean stop writes the snapshot of the producers below the last batches of the log. Both brokers open copies of one
 directory. Each case has a partition of its own, so that one start of Apache Kafka judges all cases.
 """
+import random
 import re
 import shutil
 import struct
@@ -19,10 +20,14 @@ from support.kafka.producer_histories import BOUNDED, PLAIN, SETTINGS, end_trans
 from kbroker.base.errors import ErrorCode
 from kbroker.log.check import PartitionCheck
 from kbroker.log.fs import FileSystem
+from kbroker.log.producer_state import ActiveProducer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
 FENCED = ErrorCode.INVALID_PRODUCER_EPOCH.name
+SOAK_DIRECTORIES = 10
+RELEASES_OF_SOAK = ('4.4', '4.3')
+HISTORIES_OF_DIRECTORY = 40
 ENTRIES_AT = 6
 """The position of the number of entries in a snapshot, a big-endian int32."""
 
@@ -288,6 +293,55 @@ CASES = {
 }
 
 
+# ---- random histories ----
+
+STEPS = {'write': 12, 'commit': 3, 'abort': 3, 'fence': 1, 'repeat a marker': 1, 'begin an epoch': 1, 'roll': 1,
+         'delete records': 1, 'elect a coordinator': 1}
+"""The steps of a random history, and how often each one occurs."""
+
+
+def random_parts(rng):
+    """Return three lists of steps: (name of a step, number of a producer, number from 0 to 1)."""
+    producers = rng.randint(1, 6)
+    return [[(step, rng.randrange(producers), round(rng.random(), 3))
+             for step in rng.choices(list(STEPS), list(STEPS.values()), k=rng.choice((0, 3, 10, 30)))]
+            for _ in range(3)]
+
+
+def play(parts):
+    """Return the work that plays the steps. A step that is impossible in the current state is left out."""
+    def work(history):
+        producers = {}
+        for part in parts:
+            for step, number, share in part:
+                if number not in producers:
+                    producers[number] = history.add_producer(number % 3)
+                play_step(history, producers[number], step, share)
+            yield
+    return work
+
+
+def play_step(history, producer, step, share):
+    if step == 'write':
+        ahead_ms = 48 * 3_600_000 if share < 0.2 else 0
+        history.write(producer, 1 + int(share * 3), timestamp_ms=history.now_ms() + ahead_ms)
+    elif step in ('commit', 'abort') and producer.is_open:
+        history.end(producer, committed=step == 'commit')
+    elif step == 'fence' and producer.is_open:
+        history.end(producer, committed=False, raises_epoch=True)
+    elif step == 'repeat a marker' and producer.transaction_version and not producer.is_open:
+        history.end(producer, committed=share < 0.5, raises_epoch=producer.transaction_version == 2 and share < 0.3)
+    elif step == 'begin an epoch' and not producer.is_open:
+        producer.begin_epoch(producer.epoch + 1)
+    elif step == 'roll' and history.log_end_offset > history.rolled_at:
+        history.roll()
+    elif step == 'delete records':
+        visible = history.log_end_offset - history.log_start_offset
+        history.delete_records(history.log_start_offset + int(share * visible))
+    elif step == 'elect a coordinator':
+        history.coordinator_epoch += 1
+
+
 # ---- the comparison ----
 
 class Witness:
@@ -316,7 +370,11 @@ class Witness:
             for topic in answer.topics for found in topic.partitions}
 
     def offsets(self):
-        """Return the log start offset, the last stable offset and the log end offset of each partition."""
+        """Return the log start offset, the last stable offset and the log end offset of each partition.
+
+        If a transaction begins below the log start, the last stable offset is the log start. Kafka returns the first
+        offset of the batch that contains the log start.
+        """
         found = {}
         for timestamp, isolation in ((-2, 0), (-1, 1), (-1, 0)):
             answer = sound(self._peer.ask('ListOffsets', 9, replica_id=-1, isolation_level=isolation, topics=[
@@ -325,11 +383,11 @@ class Witness:
             for topic in answer.topics:
                 for each in topic.partitions:
                     found.setdefault((topic.name, each.partition_index), []).append(each.offset)
-        return found
+        return {place: [start, max(start, stable), end] for place, (start, stable, end) in found.items()}
 
     def repeat(self):
         """Send all batches again, in their order. Return the answers: the name of the error or the base offset."""
-        found = {(history.topic, history.partition): [] for history in self._histories}
+        found = {place_of(history): [] for history in self._histories}
         for number in range(max(len(history.sent) for history in self._histories)):
             chosen = [history for history in self._histories if number < len(history.sent)]
             plain = [history for history in chosen if not history.sent[number].is_transactional]
@@ -355,28 +413,38 @@ class Witness:
         for history in self._histories:
             for producer in history.producers:
                 if producer.is_open and producer.transactional_id and not producer.is_kept:
-                    before = self.offsets()[history.topic, history.partition][1]
+                    before = self.offsets()[place_of(history)][1]
                     end_transaction(self._peer, producer, committed=True)
                     deadline = time.monotonic() + LIMIT_S
-                    while self.offsets()[history.topic, history.partition][1] == before:
-                        assert time.monotonic() < deadline, (history.topic, history.partition)
+                    while self.offsets()[place_of(history)][1] == before:
+                        assert time.monotonic() < deadline, place_of(history)
 
     def values(self):
-        """Return the committed values. Each begins with the number of its partition."""
+        """Return the committed values of the partitions without deleted records. Each value begins with the number of
+        its partition.
+
+        librdkafka does not report the end of a partition to which Kafka gives a last stable offset below its start.
+        """
         found = {}
-        for topic, partitions in self._topics.items():
-            for value in values_of(self.address, topic, partitions):
+        for topic in self._topics:
+            whole = [history.partition for history in self._histories
+                     if history.topic == topic and history.log_start_offset == 0]
+            for value in values_of(self.address, topic, whole):
                 found.setdefault((topic, int(value.split()[0])), []).append(value)
         return found
+
+
+def place_of(history):
+    return history.topic, history.partition
 
 
 def differences(what, histories, kafka, ours):
     """Return a line for each history for which the brokers differ."""
     found = []
     for history in histories:
-        place = history.topic, history.partition
-        if kafka.get(place) != ours.get(place):
-            found.append(f'{history.name}: {what}: Kafka {kafka.get(place)}, kbroker {ours.get(place)}')
+        theirs, own = (answers.get(place_of(history)) for answers in (kafka, ours))
+        if theirs != own:
+            found.append(f'{history.name}: {what}: Kafka {theirs}, kbroker {own}')
     return found
 
 
@@ -384,20 +452,24 @@ def unrecognised(answers, histories, now_ms):
     """Return a line for each batch that a broker has to recognise and did not."""
     found = []
     for history in histories:
-        place = history.topic, history.partition
         for batch in history.recognised(now_ms):
-            answer = answers[place][history.sent.index(batch)]
+            answer = answers[place_of(history)][history.sent.index(batch)]
             if answer != batch.base_offset:
                 found.append(f'{history.name}: the batch at {batch.base_offset}: {answer}')
     return found
 
 
 def forgotten(rows, histories, now_ms):
-    """Return a line for each producer whose state the stop has changed. `rows` are those after the start."""
+    """Return a line for each producer whose state the stop has changed. `rows` are those after the start.
+
+    The coordinator epoch is not compared. The replay adds a producer of which the snapshot has no batch, and finds the
+    epoch only in the markers above the snapshot.
+    """
     found = []
     for history in histories:
-        kept = set(history.rows_to_keep(now_ms)) - set(rows[history.topic, history.partition])
-        found += [f'{history.name}: before the stop {row}' for row in sorted(kept)]
+        known = {row._replace(coordinator_epoch=-1) for row in map(ActiveProducer._make, rows[place_of(history)])}
+        found += [f'{history.name}: before the stop {row}' for row in history.rows_to_keep(now_ms)
+                  if row._replace(coordinator_epoch=-1) not in known]
     return found
 
 
@@ -423,7 +495,7 @@ def check_both(directory, histories, release, now_ms):
     """Let both brokers open copies of a directory, and check that they know the same. There is one difference: kbroker
     refuses all batches of a producer whose prepared transaction another client has kept.
     """
-    kept = [(history.topic, history.partition) for history in histories
+    kept = [place_of(history) for history in histories
             if any(producer.is_kept for producer in history.producers)]
     assert findings_in(directory, histories) == []
     copy = directory.with_name('copy')
@@ -455,3 +527,23 @@ def test_kafka_knows_the_producers_of_a_stopped_broker_and_recognises_what_they_
     now_ms = time.time_ns() // 1_000_000
     histories = write_histories(tmp_path / 'data', CASES, now_ms)
     check_both(tmp_path / 'data', histories, '4.4', now_ms)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_both_brokers_know_the_same_producers_after_any_history(tmp_path, soak_count, soak_seed, tally):
+    """Apache Kafka 4.4 and 4.3 take turns as the judge."""
+    count = soak_count(SOAK_DIRECTORIES, least=2)
+    for number in range(count):
+        rng = random.Random(f'{soak_seed} {number}')
+        works = {PLAIN: {}, BOUNDED: {}}
+        for index in range(HISTORIES_OF_DIRECTORY):
+            parts = random_parts(rng)
+            works[PLAIN if index % 4 else BOUNDED][f'history {index} of directory {number}: {parts}'] = play(parts)
+        directory = tmp_path / f'{number}' / 'data'
+        directory.mkdir(parents=True)
+        now_ms = time.time_ns() // 1_000_000
+        histories = write_histories(directory, works, now_ms)
+        check_both(directory, histories, RELEASES_OF_SOAK[number % 2], now_ms)
+        shutil.rmtree(directory.parent)
+    tally('histories beside Apache Kafka', count * HISTORIES_OF_DIRECTORY)

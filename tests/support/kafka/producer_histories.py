@@ -174,14 +174,22 @@ class PartitionHistory:
             if not producer.is_open and now_ms - producer.last_timestamp_ms >= EXPIRATION_MS:
                 producer.known = []
 
-    def rows_to_keep(self, now_ms: int) -> list[tuple[int, ...]]:
-        """Return the rows of the producers that the next start of a clean directory at `now_ms` has to know, sorted. A
-        producer whose time has expired may be known or not. All are unknown if all records are deleted.
+    def stop(self, now_ms: int) -> None:
+        """Note that the broker stops cleanly and starts again. A producer whose transaction has been open for a day may
+        be absent from the snapshot, if its transaction begins above the snapshot.
+        """
+        for producer in self.producers:
+            if now_ms - producer.last_timestamp_ms >= EXPIRATION_MS:
+                producer.known = []
+
+    def rows_to_keep(self, now_ms: int) -> list[ActiveProducer]:
+        """Return the rows of the producers that the next start of a clean directory at `now_ms` has to know. A producer
+        whose time has expired may be known or not. All are unknown if all records are deleted.
         """
         if self.log_start_offset == self.log_end_offset:
             return []
-        return sorted(tuple(row) for row in self.rows
-                      if row.transaction_first_offset >= 0 or now_ms - row.last_timestamp_ms < EXPIRATION_MS)
+        return [row for row in self.rows
+                if row.transaction_first_offset >= 0 or now_ms - row.last_timestamp_ms < EXPIRATION_MS]
 
     def recognised(self, now_ms: int) -> list[Sent]:
         """Return the batches that the next start of a clean directory at `now_ms` has to recognise.
@@ -189,7 +197,7 @@ class PartitionHistory:
         They are those that the broker remembers, except that only the last batch of a producer is known if the next
         start does not replay the batches before it. The last batch is unknown if all records are deleted.
         """
-        self.expire_producers(now_ms)
+        self.stop(now_ms)
         first = max(self.rolled_at, self.log_start_offset + 1)
         if self.topic == BOUNDED:
             first = self.log_end_offset
@@ -240,6 +248,8 @@ def write_histories(directory: pathlib.Path, works: Mapping[str, Mapping[str, Wo
         for history in histories:
             history.expire_producers(clock.wall_ms())
         write_part(broker)
+    for history in histories:
+        history.stop(clock.wall_ms())
     clock.advance(now_ms - clock.wall_ms())
     with InProcessBroker(directory, SETTINGS, clock=clock) as broker:
         write_part(broker)
