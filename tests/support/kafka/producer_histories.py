@@ -176,11 +176,15 @@ class PartitionHistory:
 
     def stop(self, now_ms: int) -> None:
         """Note that the broker stops cleanly and starts again. A producer whose transaction has been open for a day may
-        be absent from the snapshot, if its transaction begins above the snapshot.
+        be absent from the snapshot, if its transaction begins above the snapshot. If all records are deleted, the
+        broker forgets all producers, and each begins another epoch.
         """
         for producer in self.producers:
             if now_ms - producer.last_timestamp_ms >= EXPIRATION_MS:
                 producer.known = []
+            if self.log_start_offset == self.log_end_offset:
+                producer.begin_epoch(producer.epoch + 1)
+                producer.is_open = False
 
     def rows_to_keep(self, now_ms: int) -> list[ActiveProducer]:
         """Return the rows of the producers that the next start of a clean directory at `now_ms` has to know. A producer
@@ -191,18 +195,15 @@ class PartitionHistory:
         return [row for row in self.rows
                 if row.transaction_first_offset >= 0 or now_ms - row.last_timestamp_ms < EXPIRATION_MS]
 
-    def recognised(self, now_ms: int) -> list[Sent]:
-        """Return the batches that the next start of a clean directory at `now_ms` has to recognise.
+    def recognised(self) -> list[Sent]:
+        """Return the batches that the start after a clean stop has to recognise. Call `stop` before.
 
-        They are those that the broker remembers, except that only the last batch of a producer is known if the next
-        start does not replay the batches before it. The last batch is unknown if all records are deleted.
+        They are those that the broker remembers, except that only the last batch of a producer is known if the start
+        does not replay the batches before it.
         """
-        self.stop(now_ms)
         first = max(self.rolled_at, self.log_start_offset + 1)
         if self.topic == BOUNDED:
             first = self.log_end_offset
-        if self.log_start_offset == self.log_end_offset:
-            return []
         return [batch for producer in self.producers for number, batch in enumerate(reversed(producer.known))
                 if number == 0 or batch.base_offset >= first]
 
@@ -255,4 +256,6 @@ def write_histories(directory: pathlib.Path, works: Mapping[str, Mapping[str, Wo
         write_part(broker)
         for history in histories:
             history.rows = broker.logs.logs[history.topic, history.partition].producer_state.active_producers()
+    for history in histories:
+        history.stop(now_ms)
     return histories
