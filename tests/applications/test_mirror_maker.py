@@ -8,15 +8,17 @@ Covers promises 1, 2, 4 and 5 of docs/design.md.
 import pathlib
 import random
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from killed_copies import MORE_S, ROUNDS, WAIT_S, KilledProcess, await_markers, java
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess
+from support.kafka.authorized_kafka import PLAIN, AuthorizedBroker, AuthorizedKafka, password_of
 from support.runner.free_ports import free_port
 
 from kbroker.client import Admin, Consumer, NewTopic, Producer
+from kbroker.client.acl import Acl
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -26,6 +28,7 @@ RELEASE = '4.3'
 TOPIC, PARTITIONS = 'orders', 2
 GROUP, GROUP_BEHIND = 'readers', 'readers-behind'
 TRANSACTIONS, BEHIND = 30, 8
+BURST = 150
 TIMESTAMP_MS = 1_700_000_000_000
 PAUSE_S = 0.1
 COMMITTED = {'isolation_level': 'read_committed', 'auto_offset_reset': 'earliest'}
@@ -33,25 +36,37 @@ COMMITTED = {'isolation_level': 'read_committed', 'auto_offset_reset': 'earliest
 
 class MirroredCluster:
     """A broker with a topic of its own. `committed` has the committed records of the topic in their order:
-    {partition: [(key, value, headers, timestamp in ms)]}.
+    {partition: [(key, value, headers, timestamp in ms)]}. If `user` is given, all clients log in.
     """
 
-    def __init__(self, name, broker):
+    def __init__(self, name, broker, user=None):
         self.name = name
         self.broker = broker
+        self.user = user
         self.committed = {partition: [] for partition in range(PARTITIONS)}
 
     @property
-    def address(self):
-        return self.broker.address
+    def client(self):
+        """The servers and the login, as kbroker's clients take them."""
+        login = {} if self.user is None else {
+            'security_protocol': 'SASL_PLAINTEXT', 'sasl_mechanism': 'PLAIN', 'sasl_username': self.user,
+            'sasl_password': password_of(self.user)}
+        return {'servers': self.broker.address} | login
+
+    def java_settings(self):
+        """Return the servers and the login, as settings of Java's clients."""
+        login = {} if self.user is None else {
+            'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN',
+            'sasl.jaas.config': f'{PLAIN} required username="{self.user}" password="{password_of(self.user)}";'}
+        return {'bootstrap.servers': self.broker.address} | login
 
     def create_topic(self):
-        with Admin(self.address) as admin:
+        with Admin(**self.client) as admin:
             assert admin.create_topics([NewTopic(TOPIC, PARTITIONS)]) == {TOPIC: None}
 
     def write(self, transactions):
         """Write transactions with a record for each partition. Abort every third."""
-        with Producer(self.address, transactional_id='writer') as producer:
+        with Producer(**self.client, transactional_id='writer') as producer:
             for number in range(transactions):
                 is_aborted = number % 3 == 2
                 producer.begin_transaction()
@@ -70,15 +85,17 @@ class MirroredCluster:
 
 
 class Mirror(KilledProcess):
-    """MirrorMaker 2 as one process for both directions. It stores its state in topics of both clusters."""
+    """MirrorMaker 2 as one process for all `directions`, which are pairs of clusters. It stores its state in topics of
+    the clusters. `more` has further settings.
+    """
 
-    def __init__(self, clusters, directory):
+    def __init__(self, directions, directory, more=()):
         super().__init__(directory / 'mirror.log')
         self._settings = directory / 'mirror.properties'
-        names = [cluster.name for cluster in clusters]
+        clusters = directions[0]
         settings = {
-            'clusters': ','.join(names), 'topics': TOPIC, 'groups': f'{GROUP}.*', 'offset.lag.max': 0,
-            'sync.group.offsets.enabled': 'true', 'dedicated.mode.enable.internal.rest': 'true',
+            'clusters': ','.join(cluster.name for cluster in clusters), 'topics': TOPIC, 'groups': f'{GROUP}.*',
+            'offset.lag.max': 0, 'sync.group.offsets.enabled': 'true', 'dedicated.mode.enable.internal.rest': 'true',
             'listeners': f'http://127.0.0.1:{free_port()}'}
         settings |= dict.fromkeys((f'{work}.interval.seconds' for work in (
             'refresh.topics', 'refresh.groups', 'sync.topic.configs', 'emit.checkpoints', 'sync.group.offsets')), 1)
@@ -87,10 +104,10 @@ class Mirror(KilledProcess):
             'status.storage'))), 1)
         for cluster in clusters:
             settings |= {f'{cluster.name}.{name}': value for name, value in {
-                'bootstrap.servers': cluster.address, 'exactly.once.source.support': 'enabled',
+                **cluster.java_settings(), 'exactly.once.source.support': 'enabled',
                 'consumer.isolation.level': 'read_committed', 'session.timeout.ms': 6000,
                 'heartbeat.interval.ms': 500, 'scheduled.rebalance.max.delay.ms': 0}.items()}
-        settings |= {f'{source}->{target}.enabled': 'true' for source in names for target in names if source != target}
+        settings |= {f'{source.name}->{target.name}.enabled': 'true' for source, target in directions} | dict(more)
         self._settings.write_text(''.join(f'{name}={value}\n' for name, value in settings.items()))
 
     def command(self):
@@ -106,20 +123,20 @@ class Mirror(KilledProcess):
 
 
 class Copy:
-    """The copy of the topic of `source` in `target`. `found` has its records in the form of
-    `MirroredCluster.committed`.
+    """The copy of the topic of `source` in `target`. Its name has the prefix of MirrorMaker's default policy, unless
+    `name` is given. `found` has its records in the form of `MirroredCluster.committed`.
     """
 
-    def __init__(self, source, target, mirror):
+    def __init__(self, source, target, mirror, name=None):
         self.source = source
         self.target = target
-        self.name = f'{source.name}.{TOPIC}'
+        self.name = name or f'{source.name}.{TOPIC}'
         self.found = {partition: [] for partition in range(PARTITIONS)}
         self._partitions = [(self.name, partition) for partition in range(PARTITIONS)]
         self._next_offsets = {}
         self._mirror = mirror
-        self._admin = Admin(target.address)
-        self._consumer = Consumer(target.address, **COMMITTED)
+        self._admin = Admin(**target.client)
+        self._consumer = Consumer(**target.client, **COMMITTED)
 
     def __enter__(self):
         return self
@@ -132,11 +149,12 @@ class Copy:
         self._mirror.await_(lambda: self.name in self._admin.cluster.topics(), lambda: f'no topic {self.name}')
         self._consumer.assign(self._partitions)
 
-    def await_records(self):
-        """Wait until the copy has all records of the original, and check that it has nothing else."""
-        self._mirror.await_(lambda: self.read() >= count_of(self.source.committed),
-                            lambda: f'{self.name} has {count_of(self.found)} of {count_of(self.source.committed)}')
-        assert self.found == self.source.committed
+    def await_records(self, missing=0):
+        """Wait until the copy has the committed records of the original except the last `missing` ones. Check that it
+        has nothing else.
+        """
+        expected = count_of(self.source.committed) - missing
+        self._mirror.await_(lambda: self.read() >= expected, lambda: f'{self.name} has {self.read()} of {expected}')
 
     def check_is_transactional(self):
         """Check that MirrorMaker writes the copy in transactions, without which a kill could repeat records."""
@@ -159,16 +177,13 @@ class Copy:
 
     def check_group_behind(self):
         """Commit offsets of a group that lags behind the copy. Check that its offsets in the copy skip no record."""
-        timestamp_ms = TIMESTAMP_MS + BEHIND
-        with Admin(self.source.address) as admin:
-            found = admin.list_offsets(dict.fromkeys([(TOPIC, partition) for partition in range(PARTITIONS)],
-                                                     timestamp_ms))
-            admin.alter_group_offsets(GROUP_BEHIND, {at: listed.offset for at, listed in found.items()})
-        limits = self._admin.list_offsets(dict.fromkeys(self._partitions, timestamp_ms))
+        with Admin(**self.source.client) as admin:
+            admin.alter_group_offsets(GROUP_BEHIND, offsets_of_records(self.source, TOPIC, BEHIND))
+        limits = offsets_of_records(self.target, self.name, BEHIND)
         self._mirror.await_(lambda: self._offsets_of(GROUP_BEHIND).keys() == limits.keys(),
                             lambda: f'{self._offsets_of(GROUP_BEHIND)}, expected offsets of {limits.keys()}')
         for at, offset in self._offsets_of(GROUP_BEHIND).items():
-            assert offset <= limits[at].offset, at
+            assert offset <= limits[at], at
 
     def _offsets_of(self, group_id):
         return {at: committed.offset for at, committed in self._admin.list_group_offsets(group_id).items()
@@ -176,11 +191,17 @@ class Copy:
 
     def continue_group(self):
         """Read up to the end of the copy in the group. Return what it read, in the form of `found`."""
-        return read_in_group(self.target.address, self.name, self.source.committed)
+        return read_in_group(self.target, self.name, self.source.committed)
+
+    def await_acls(self, expected):
+        def found():
+            return [acl for acl in self._admin.describe_acls() if acl.resource_name == self.name]
+
+        self._mirror.await_(lambda: found() == expected, lambda: f'{found()}, expected {expected}')
 
     def await_partitions_and_configs(self):
         """Add a partition to the original and set its retention. Wait until the copy has both."""
-        with Admin(self.source.address) as admin:
+        with Admin(**self.source.client) as admin:
             assert admin.create_partitions({TOPIC: PARTITIONS + 1}) == {TOPIC: None}
             admin.alter_config('topic', TOPIC, {'retention.ms': '86400001'})
         self._mirror.await_(lambda: self._partitions_and_retention() == (PARTITIONS + 1, '86400001'),
@@ -191,13 +212,13 @@ class Copy:
                 self._admin.describe_config('topic', self.name)['retention.ms'])
 
 
-def read_in_group(address, topic, committed):
+def read_in_group(cluster, topic, committed):
     """Read as a member of the group, until each partition's last record has arrived. Commit the offsets. Return what
     was read in the form of `MirroredCluster.committed`.
     """
     found = {partition: [] for partition in committed}
     end = time.monotonic() + WAIT_S
-    with Consumer(address, group_id=GROUP, topics=[topic], **COMMITTED) as consumer:
+    with Consumer(**cluster.client, group_id=GROUP, topics=[topic], **COMMITTED) as consumer:
         while any(records[-1:] != committed[partition][-1:] for partition, records in found.items()):
             assert time.monotonic() < end, f'the group has read {found} of {topic}'
             for batch in consumer.poll(500):
@@ -206,11 +227,25 @@ def read_in_group(address, topic, committed):
     return found
 
 
-def write(clusters):
-    """Write to both clusters, and read what they have in the group."""
+def both_directions(clusters):
+    return [tuple(clusters), tuple(reversed(clusters))]
+
+
+@contextmanager
+def opened_copies(clusters, mirror):
+    """Yield the two copies, when MirrorMaker has created both."""
+    with ExitStack() as stack:
+        copies = [stack.enter_context(Copy(source, target, mirror)) for source, target in both_directions(clusters)]
+        for copy in copies:
+            copy.await_topic()
+        yield copies
+
+
+def write(clusters, transactions=TRANSACTIONS):
+    """Write to both clusters, and read all that is new in the group."""
     for cluster in clusters:
-        cluster.write(TRANSACTIONS)
-        read_in_group(cluster.address, TOPIC, cluster.committed)
+        cluster.write(transactions)
+        read_in_group(cluster, TOPIC, cluster.committed)
 
 
 def check_no_more_records(copies):
@@ -220,6 +255,19 @@ def check_no_more_records(copies):
             copy.read()
     for copy in copies:
         assert copy.found == copy.source.committed
+
+
+def offsets_of_records(cluster, topic, place):
+    """Return {partition: offset of the committed record at this place}, where place 0 is the first record."""
+    offsets = {(topic, partition): [] for partition in range(PARTITIONS)}
+    end = time.monotonic() + WAIT_S
+    with Consumer(**cluster.client, **COMMITTED) as consumer:
+        consumer.assign(offsets)
+        while any(len(found) <= place for found in offsets.values()):
+            assert time.monotonic() < end, f'{topic} of {cluster.name} has {offsets}'
+            for batch in consumer.poll(500):
+                offsets[topic, batch.partition] += [record.offset for record in batch.records()]
+    return {at: found[place] for at, found in offsets.items()}
 
 
 def contents_of(batch):
@@ -240,17 +288,13 @@ def clusters(tmp_path):
 def mirror(clusters, tmp_path):
     for cluster in clusters:
         cluster.create_topic()
-    with Mirror(clusters, tmp_path) as mirror:
+    with Mirror(both_directions(clusters), tmp_path) as mirror:
         yield mirror
 
 
 @pytest.fixture
 def copies(clusters, mirror):
-    with ExitStack() as stack:
-        copies = [stack.enter_context(Copy(source, target, mirror))
-                  for source, target in (clusters, reversed(clusters))]
-        for copy in copies:
-            copy.await_topic()
+    with opened_copies(clusters, mirror) as copies:
         yield copies
 
 
@@ -277,26 +321,74 @@ def test_each_cluster_has_the_committed_records_of_the_other_and_groups_continue
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_each_record_is_copied_once_while_the_mirror_and_both_brokers_are_killed(
-        clusters, mirror, copies, soak_count, soak_seed, tally):
+        clusters, tmp_path, soak_count, soak_seed, tally):
     rng, kills = random.Random(soak_seed), 0
-    for _ in range(soak_count(ROUNDS, 5)):
-        write(clusters)
-        for process in rng.sample([mirror, *(cluster.broker for cluster in clusters)], rng.randrange(1, 3)):
-            if process is mirror:
-                process.kill()
-            else:
-                process.kill9()
-            process.start()
-            kills += 1
-        if rng.random() < 0.5:
+    for cluster in clusters:
+        cluster.create_topic()
+    small_transactions = {f'{cluster.name}.consumer.max.poll.records': 10 for cluster in clusters}
+    with (Mirror(both_directions(clusters), tmp_path, small_transactions) as mirror,
+          opened_copies(clusters, mirror) as copies):
+        for _ in range(soak_count(ROUNDS, 5)):
+            mirror.kill()       # so that its next start has much to copy
+            write(clusters, BURST)
+            mirror.start()
+            copy = rng.choice(copies)
+            copy.await_records(missing=rng.randrange(BURST))
+            for process in rng.sample([mirror, *(cluster.broker for cluster in clusters)], rng.randrange(1, 3)):
+                if process is mirror:
+                    process.kill()
+                else:
+                    process.kill9()
+                process.start()
+                kills += 1
+        for copy in copies:
+            copy.await_records()
+        for copy in copies:
+            copy.await_group_at_the_end()
+        check_no_more_records(copies)
+    for cluster in clusters:
+        await_markers(cluster.broker.address)
+    tally('kills of a broker, a client or an application', kills)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('source', ['kbroker', 'kafka'])
+def test_applications_move_to_the_other_cluster_and_keep_the_names_of_topics_and_groups(clusters, tmp_path, source):
+    if source == 'kafka':
+        clusters.reverse()
+    old, new = clusters
+    old.create_topic()
+    old.write(TRANSACTIONS)
+    read_in_group(old, TOPIC, old.committed)
+    policy = 'org.apache.kafka.connect.mirror.IdentityReplicationPolicy'
+    with (Mirror([(old, new)], tmp_path, {'replication.policy.class': policy}) as mirror,
+          Copy(old, new, mirror, TOPIC) as copy):
+        copy.await_topic()
+        old.write(TRANSACTIONS)
+        copy.await_records()
+        read_in_group(old, TOPIC, old.committed)
+        copy.await_group_at_the_end()
+    copied = {partition: len(records) for partition, records in old.committed.items()}
+    new.committed = old.committed
+    new.write(TRANSACTIONS)
+    assert read_in_group(new, TOPIC, new.committed) == {partition: records[copied[partition]:]
+                                                        for partition, records in new.committed.items()}
+
+
+@pytest.mark.soak
+def test_clusters_with_logins_are_copied_with_the_rights_to_read(tmp_path):
+    mirroring, reading = 'mirror', Acl('topic', TOPIC, 'literal', 'User:reader', '*', 'read', 'allow')
+    with (AuthorizedBroker(tmp_path / 'kbroker', PROMPT, [mirroring], [mirroring]) as ours,
+          AuthorizedKafka(tmp_path / 'kafka', PROMPT, [mirroring], [mirroring]) as kafka):
+        clusters = [MirroredCluster('kbroker', ours, mirroring), MirroredCluster('kafka', kafka, mirroring)]
+        for cluster in clusters:
+            cluster.create_topic()
+            with Admin(**cluster.client) as admin:
+                admin.create_acls([reading, reading._replace(operation='write')])
+        with (Mirror(both_directions(clusters), tmp_path, {'sync.topic.acls.interval.seconds': 1}) as mirror,
+              opened_copies(clusters, mirror) as copies):
+            write(clusters)
             for copy in copies:
                 copy.await_records()
-    for copy in copies:
-        copy.await_records()
-    for copy in copies:
-        copy.await_group_at_the_end()
-    check_no_more_records(copies)
-    mirror.kill()
-    for cluster in clusters:
-        await_markers(cluster.address)
-    tally('kills of a broker, a client or an application', kills)
+                copy.await_group_at_the_end()
+                copy.await_acls([reading._replace(resource_name=copy.name)])
