@@ -2,6 +2,8 @@
 
 The test types the commands of docs/outgrow.md. Covers KIP-853.
 """
+import contextlib
+
 import pytest
 from support.brokers.broker_process import PROMPT, killed_at_the_end
 from support.clients.librdkafka import committed_offset, create_topics, values_of
@@ -27,19 +29,21 @@ def ids_of(address, topics=('orders', 'bills')):
     return found
 
 
-def type_under_load(page, section, load):
+def type_under_load(page, section, load, survivor=1):
     """Type the commands of a section. After each one, wait until each writer has committed once more."""
     for command in page.commands(section):
-        page.type(command)
+        page.type(page.with_survivor(command, survivor))
         if page.is_served:
             load.await_more(1)
 
 
-def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path):
-    """In the cluster of three nodes, one node is stopped and one is killed. The writers continue with two nodes."""
-    page = OutgrowPage(tmp_path, '4.4', SETTINGS)
+@pytest.mark.parametrize(('release', 'survivor'), [
+    ('4.4', 1), pytest.param('4.3', 1, marks=pytest.mark.soak), pytest.param('4.4', 2, marks=pytest.mark.soak)])
+def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path, release, survivor):
+    """In the cluster of three nodes, a node is stopped and a node is killed. The writers continue with two nodes."""
+    page = OutgrowPage(tmp_path, release, SETTINGS)
     kbroker, first = page.kbroker, page.nodes[1]
-    with page.tools, killed_at_the_end(*page.processes):
+    with page.tools, contextlib.closing(page):
         kbroker.start()
         create_topics(kbroker.address, orders=2, bills=2)
         ids = ids_of(kbroker.address)
@@ -51,14 +55,15 @@ def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path
                 load.await_more(2)
                 first.start()
                 load.await_more(2)
-            type_under_load(page, 'From a cluster back to kbroker', load)
+            type_under_load(page, 'From a cluster back to kbroker', load, survivor)
+        kbroker = page.kbroker
         assert ids_of(kbroker.address) == ids
         check_written(load.writers, {(topic, partition): values_of(kbroker.address, topic, [partition])
                                      for topic, partition in PLACES},
                       {writer.group: committed_offset(kbroker.address, writer.group, *PLACES[0])
                        for writer in load.writers})
         kbroker.stop()
-        page.type('kbroker-check /var/lib/kbroker')
+        page.type(page.with_survivor('kbroker-check /var/lib/kbroker', survivor))
         assert kbroker.tracebacks() == []
 
 
@@ -66,7 +71,7 @@ def test_a_directory_with_static_voters_grows_after_an_upgrade_and_comes_back(tm
     """Kafka formats the directory with `controller.quorum.voters`, so that it has kraft.version 0."""
     page = OutgrowPage(tmp_path, '4.4', SETTINGS)
     formatted = KafkaProcess(page.data(1), SETTINGS, '4.4', address=page.addresses[0])
-    with page.tools, killed_at_the_end(formatted, *page.processes):
+    with page.tools, contextlib.closing(page), killed_at_the_end(formatted):
         formatted.start()
         create_topics(formatted.address, orders=2)
         upgrade, = page.commands('A directory that Kafka formatted with `controller.quorum.voters`')

@@ -47,12 +47,18 @@ class OutgrowPage:
         """Return whether clients find a broker."""
         return any(process.is_running for process in self.processes)
 
+    def close(self) -> None:
+        """Kill the processes that still run."""
+        for process in self.processes:
+            process.kill9()
+
     def data(self, node: int) -> pathlib.Path:
         return self._directory / f'data-{node}'
 
     def on_this_machine(self, text: str) -> str:
         text = re.sub(r'\bnode(\d):(909[23])', lambda found: f'127.0.0.1:{self._ports[int(found[1]), int(found[2])]}',
                       text)
+        text = re.sub(r'/var/lib/kbroker-(\d)', lambda found: str(self.data(int(found[1]))), text)
         return text.replace('/var/lib/kbroker', str(self.data(1)))
 
     def _settings_file(self, node: int, more: Mapping[str, str]) -> pathlib.Path:
@@ -76,6 +82,14 @@ class OutgrowPage:
         return [line for block in re.findall(r'^```console\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
                 for line in re.findall(r'^\$ (.*)$', block, re.MULTILINE)]
 
+    @staticmethod
+    def with_survivor(command: str, node: int) -> str:
+        """Return a command of the way back for another node that stays than node 1: the two nodes trade places."""
+        names = {'1': str(node), str(node): '1'}
+        command = command.replace('/var/lib/kbroker', f'/var/lib/kbroker-{node}') if node != 1 else command
+        return re.sub(r'(\bnode|\bon node |-id |--id |\$1 == |\\"replicas\\":\[)([123])\b',
+                      lambda found: found[1] + names.get(found[2], found[2]), command)
+
     def type(self, command: str) -> str:
         """Run a command, or start or stop a process as it says, and return its output. Raise AssertionError if it
         fails.
@@ -90,10 +104,19 @@ class OutgrowPage:
         elif command == 'systemctl stop kbroker':
             self.kbroker.stop()
         elif command == 'systemctl start kbroker':
+            self._place_of_kbroker(re.fullmatch(r'kbroker serve --config node(\d).properties', comment))
             self.kbroker.start()
         else:
             return self._run_until(command, comment)
         return ''
+
+    def _place_of_kbroker(self, named: re.Match[str] | None) -> None:
+        """Let kbroker start on the directory of the node whose settings file the page names."""
+        assert named is not None
+        node = int(named[1])
+        self.kbroker = ConfiguredBroker(self._directory / f'node{node}.properties', self.data(node),
+                                        self.addresses[node - 1])
+        self.processes.append(self.kbroker)
 
     def _run_until(self, command: str, comment: str) -> str:
         until = UNTIL.fullmatch(comment)
