@@ -37,9 +37,10 @@ def type_under_load(page, section, load, survivor=1):
             load.await_more(1)
 
 
-@pytest.mark.parametrize(('release', 'survivor'), [
-    ('4.4', 1), pytest.param('4.3', 1, marks=pytest.mark.soak), pytest.param('4.4', 2, marks=pytest.mark.soak)])
-def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path, release, survivor):
+@pytest.mark.parametrize(('release', 'survivor', 'is_killed'), [
+    ('4.4', 1, False), pytest.param('4.3', 1, False, marks=pytest.mark.soak),
+    pytest.param('4.4', 2, False, marks=pytest.mark.soak), pytest.param('4.4', 1, True, marks=pytest.mark.soak)])
+def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path, release, survivor, is_killed):
     """In the cluster of three nodes, a node is stopped and a node is killed. The writers continue with two nodes."""
     page = OutgrowPage(tmp_path, release, SETTINGS)
     kbroker, first = page.kbroker, page.nodes[1]
@@ -49,6 +50,8 @@ def test_a_cluster_grows_out_of_a_directory_under_load_and_shrinks_back(tmp_path
         ids = ids_of(kbroker.address)
         with SteadyLoad(page.addresses, PLACES) as load:
             load.await_more(1)      # Kafka cannot create internal topics before three nodes run
+            if is_killed:
+                kbroker.kill9()
             type_under_load(page, 'From kbroker to three nodes', load)
             for end in (first.stop, first.kill9):
                 end()

@@ -102,7 +102,8 @@ class OutgrowPage:
         elif command == 'kafka-server-stop.sh' and stopped:
             self.nodes[int(stopped[1])].stop()
         elif command == 'systemctl stop kbroker':
-            self.kbroker.stop()
+            if self.kbroker.is_running:
+                self.kbroker.stop()
         elif command == 'systemctl start kbroker':
             self._place_of_kbroker(re.fullmatch(r'kbroker serve --config node(\d).properties', comment))
             self.kbroker.start()
