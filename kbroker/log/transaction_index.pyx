@@ -2,6 +2,10 @@
 
 `formats` defines the layout of an entry. Entries are in the order of their markers, so their last offsets and last
 stable offsets grow. The file exists only if the segment has the marker of an aborted transaction.
+
+A last stable offset is at most the offset after the marker. A follower of Apache Kafka 4.4 may store a larger one: it
+computes the offset after it has replayed a whole append, and passes over the next transaction of the same producer.
+Searches bound the offset, or they would miss the abort of that transaction. The rows keep the stored value.
 """
 from typing import NamedTuple
 
@@ -26,6 +30,10 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+cdef inline int64_t stable_offset(const Row *row) noexcept:
+    return min(row.last_stable_offset, row.last_offset + 1)
 
 
 cdef class TransactionIndex:
@@ -134,7 +142,7 @@ cdef class TransactionIndex:
         while low < high:
             middle = (low + high) >> 1
             row = &self.entries[middle]
-            if (row.last_stable_offset if by_stable_offset else row.last_offset) < offset:
+            if (stable_offset(row) if by_stable_offset else row.last_offset) < offset:
                 low = middle + 1
             else:
                 high = middle
@@ -143,7 +151,7 @@ cdef class TransactionIndex:
     cdef bint is_complete(self, int64_t upper_bound_offset) noexcept:
         """Return True if no row of a later segment can belong to a transaction that begins below `upper_bound_offset`.
         """
-        return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
+        return self.count > 0 and stable_offset(&self.entries[self.count - 1]) >= upper_bound_offset
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
         """Return the rows whose transactions overlap [fetch_offset, upper_bound_offset). Also return True if no later

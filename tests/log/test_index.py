@@ -109,6 +109,18 @@ def test_collecting_aborted_transactions_stops_when_no_later_row_can_touch_the_r
     assert [row.producer_id for row in found] == [2, 3] and not complete
 
 
+def test_an_abort_is_found_after_a_row_whose_stable_offset_a_follower_of_kafka_wrote_too_high(tmp_path):
+    """In a cluster that shrank to one node, Apache Kafka 4.4.0 had stored the last stable offset 645 for the marker at
+    642, and the same producer had aborted its next transaction, from 643 on. The search stopped at the first row.
+    """
+    index = TransactionIndex(FileSystem(), str(tmp_path / 'x.txnindex'), 0, exists=False)
+    index.append(AbortedTransaction(1, 600, 642, 645))
+    assert index.collect(600, 645)[1] is False
+    index.append(AbortedTransaction(1, 643, 650, 651))
+    assert [row.first_offset for row in index.collect(600, 645)[0]] == [600, 643]
+    assert index.rows[0].last_stable_offset == 645
+
+
 def test_a_time_index_of_zeros_is_found_out(tmp_path):
     """In an earlier version, a power cut undid the trimming of a rolled segment's index. The zeros in it were read as
     entries with timestamp 0 (1970)."""
