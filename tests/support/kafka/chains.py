@@ -31,6 +31,7 @@ from kbroker.metadata.features import METADATA_VERSION, RELEASES, SHARE_VERSION
 SETTINGS = {**PROMPT, 'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
             'log.cleaner.backoff.ms': '500'}
 FORMAT_LIMIT_S = 300
+LAST_LINES = 40
 REFUSED = re.compile(f'Error processing append operation on partition .*{REPEATED}-0')
 """An error that Kafka logs when it refuses a batch that it has forgotten."""
 WITHOUT_INDEX = re.compile('Could not find offset index file corresponding to log file .*, recovering segment')
@@ -56,9 +57,9 @@ def run_chain(plan: Plan, place: Path, companion: Companion | None = None) -> in
         clients = Clients(address, plan.has_lasting_clients, LEVELS[plan.birth.release], companion)
         stack.callback(clients.close)
         for number, (link, following) in enumerate(zip_longest(plan.links, plan.links[1:])):
-            with noted(f'program {number}, {link.program}, of a directory {plan}'):
-                run_link(number, program_of(link, address, directory, settings, plan.birth.is_dynamic), link, following,
-                         clients)
+            program = program_of(link, address, directory, settings, plan.birth.is_dynamic)
+            with noted(f'program {number}, {link.program}, of a directory {plan}', program):
+                run_link(number, program, link, following, clients)
         check_files(directory)
     return len(plan.links) - 1
 
@@ -118,12 +119,12 @@ def keeps_batches(link: Link, following: Link | None) -> bool:
 
 
 @contextmanager
-def noted(note: str) -> Iterator[None]:
-    """Add a note to an exception of the `with` block."""
+def noted(note: str, program: Program) -> Iterator[None]:
+    """Add a note, and the end of the program's output, to an exception of the `with` block."""
     try:
         yield
     except BaseException as error:
-        error.add_note(note)
+        error.add_note(f'{note}. Its last lines:\n{"".join(program.lines[-LAST_LINES:])}')
         raise
 
 
