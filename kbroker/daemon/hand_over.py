@@ -31,6 +31,7 @@ from kbroker.settings.exposure import addresses_for_clients
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionRow
 
 Report = dict[str, Any]
+Wait = Callable[[int], object]
 
 A_YEAR_MS = 365 * 86_400_000
 WITHOUT_DELETIONS = {'log.retention.check.interval.ms': str(A_YEAR_MS), 'log.cleaner.enable': 'false',
@@ -41,6 +42,10 @@ STALL_LIMIT_MS = 60_000
 LONGEST_WAIT_MS = 100
 MOST_NAMED = 20
 """The most partitions or transactions that a message names."""
+
+
+def _sleep(delay_ms: int) -> None:
+    time.sleep(delay_ms / 1000)
 
 
 def hand_over(config: Config, *, fs: FileSystem | None = None) -> Report:
@@ -79,62 +84,62 @@ def check_stopped(node: Node) -> None:
         raise LogDirectoryError(f'a broker runs on {node.directory} ({process}): stop it first')
 
 
-def complete_transactions(node: Node, wait: Callable[[int], object] = lambda ms: time.sleep(ms / 1000),
-                          stall_limit_ms: int = STALL_LIMIT_MS) -> None:
+def complete_transactions(node: Node, wait: Wait = _sleep, stall_limit_ms: int = STALL_LIMIT_MS) -> None:
     """Run the node until each decided transaction is complete.
 
     `wait` waits for the given milliseconds. Raise LogDirectoryError if the log directory fails, or if no marker can be
     written for `stall_limit_ms`.
     """
-    progress, progress_ms = (True, -1), node.clock.monotonic_ms()
-    while True:
-        node.timers.run_due()
-        node.end_tick()
-        if node.logs.failure is not None:
-            raise LogDirectoryError(f'{node.directory}: {node.logs.failure}')
-        unfinished = node.transactions.unfinished
-        is_loading = node.transactions.store.is_loading
-        if not is_loading and not unfinished:
-            return
-        now_ms = node.clock.monotonic_ms()
-        if (now := (is_loading, sum(map(len, unfinished.values())))) != progress:
-            progress, progress_ms = now, now_ms
-        elif now_ms - progress_ms >= stall_limit_ms:
-            raise LogDirectoryError(_stall(node, unfinished, stall_limit_ms))
-        delay_ms = node.timers.next_delay_ms()
-        wait(LONGEST_WAIT_MS if delay_ms is None else min(delay_ms, LONGEST_WAIT_MS))
+    transactions = node.transactions
+
+    def missing_markers() -> tuple[bool, int]:
+        return transactions.store.is_loading, sum(map(len, transactions.unfinished.values()))
+
+    run_until(lambda: not transactions.store.is_loading and not transactions.unfinished, missing_markers,
+              lambda: _stall(transactions.unfinished), node, wait, stall_limit_ms)
 
 
-def find_dead_letters(node: Node, wait: Callable[[int], object] = lambda ms: time.sleep(ms / 1000),
-                      stall_limit_ms: int = STALL_LIMIT_MS) -> None:
+def find_dead_letters(node: Node, wait: Wait = _sleep, stall_limit_ms: int = STALL_LIMIT_MS) -> None:
     """Run the node until it has searched for the dead letters of all records that wait for one.
 
     `wait` waits for the given milliseconds. Raise LogDirectoryError if the log directory fails, or if share partitions
     cannot be loaded for `stall_limit_ms`.
     """
-    begin_ms = node.clock.monotonic_ms()
-    while node.share_partitions.is_resuming:
+    run_until(lambda: not node.share_partitions.is_resuming,
+              lambda: node.clock.monotonic_ms() if len(node.long_work) else None,     # a search is long work
+              lambda: 'share partitions with records that wait for dead letters cannot be loaded', node, wait,
+              stall_limit_ms)
+
+
+def run_until(is_done: Callable[[], bool], progress: Callable[[], object], stall: Callable[[], str], node: Node,
+              wait: Wait, stall_limit_ms: int) -> None:
+    """Run the node until `is_done` returns True. Raise LogDirectoryError if the log directory fails, or, with the text
+    of `stall`, if `progress` returns the same value for `stall_limit_ms`.
+    """
+    seen, seen_ms = progress(), node.clock.monotonic_ms()
+    while True:
         node.timers.run_due()
         node.end_tick()
         if node.logs.failure is not None:
             raise LogDirectoryError(f'{node.directory}: {node.logs.failure}')
-        if len(node.long_work):
-            continue
-        if node.clock.monotonic_ms() - begin_ms >= stall_limit_ms:
-            raise LogDirectoryError(f'{node.directory}: share partitions with records that wait for dead letters '
-                                    f'cannot be loaded in {stall_limit_ms // 1000} s')
+        if is_done():
+            return
+        now, now_ms = progress(), node.clock.monotonic_ms()
+        if now != seen:
+            seen, seen_ms = now, now_ms
+        elif now_ms - seen_ms >= stall_limit_ms:
+            raise LogDirectoryError(f'{node.directory}: {stall()}: no progress for {stall_limit_ms // 1000} s. The '
+                                    'directory is left as after a kill')
         delay_ms = node.timers.next_delay_ms()
         wait(LONGEST_WAIT_MS if delay_ms is None else min(delay_ms, LONGEST_WAIT_MS))
 
 
-def _stall(node: Node, unfinished: dict[str, list[tuple[str, int]]], stall_limit_ms: int) -> str:
-    waited = f'no progress for {stall_limit_ms // 1000} s. The directory is left as after a kill'
+def _stall(unfinished: dict[str, list[tuple[str, int]]]) -> str:
     if not unfinished:
-        return f'{node.directory}: the state of the transactions cannot be loaded: {waited}'
+        return 'the state of the transactions cannot be loaded'
     named = '; '.join(f'{shown(transactional_id)} on {_named([f"{topic}-{index}" for topic, index in partitions])}'
                       for transactional_id, partitions in list(unfinished.items())[:MOST_NAMED])
-    return (f'{node.directory}: {len(unfinished)} of the decided transactions cannot be completed: {waited}. Missing '
-            f'are the markers of {named}')
+    return f'{len(unfinished)} of the decided transactions cannot be completed: they lack the markers of {named}'
 
 
 def _named(names: list[str]) -> str:
