@@ -3,13 +3,15 @@
 The test types the commands of docs/outgrow.md. Covers KIP-853.
 """
 import contextlib
+import socket
+import ssl
 
 import pytest
-from support.brokers.broker_process import PROMPT, killed_at_the_end
+from support.brokers.broker_process import PROMPT, BrokerProcess, killed_at_the_end
 from support.clients.librdkafka import committed_offset, create_topics, values_of
 from support.clients.steady_load import SteadyLoad, check_written
 from support.kafka.apache_kafka import KafkaProcess
-from support.kafka.page_runner import OutgrowPage
+from support.kafka.page_runner import OutgrowPage, SecuredPage
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -87,3 +89,55 @@ def test_a_directory_with_static_voters_grows_after_an_upgrade_and_comes_back(tm
         assert set(ids_of(page.kbroker.address, ['orders'])) == {'orders'}
         page.kbroker.stop()
         assert page.kbroker.tracebacks() == []
+
+
+RIGHTS_OF_THE_WRITERS = ('--producer --topic orders --topic bills --transactional-id "*"',
+                         '--consumer --topic orders --topic bills --group "*"')
+
+
+def assert_demands_a_certificate(address, authority):
+    """With TLS 1.3, the client sees the refusal at its first read."""
+    host, port = address.split(':')
+    context = ssl.create_default_context(cafile=authority)
+    with (pytest.raises(ssl.SSLError, match=r'ALERT\w*CERTIFICATE'),
+          socket.create_connection((host, int(port))) as plain,
+          context.wrap_socket(plain, server_hostname=host) as secured):
+        secured.recv(1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('release', ['4.4', '4.3'])
+def test_a_cluster_with_logins_grows_and_shrinks_back(tmp_path, release):
+    """The writers log in as a user whose rights are ACLs. Users and ACLs are in the metadata that the nodes copy."""
+    page = SecuredPage(tmp_path, release, SETTINGS)
+    *certificates, user_of_the_brokers, file_2, file_3 = page.commands('Listeners with TLS and logins')
+    login = {'security.protocol': 'SASL_SSL', 'sasl.mechanism': 'SCRAM-SHA-512', 'sasl.username': 'app',
+             'sasl.password': 'secret', 'ssl.ca.location': str(tmp_path / 'ca.pem')}
+    with page.tools, contextlib.closing(page):
+        for command in certificates:
+            page.type(command)
+        page.type('kbroker storage --data-dir /var/lib/kbroker --add-scram "SCRAM-SHA-512=[name=app,password=secret]" '
+                  '--add-scram "SCRAM-SHA-512=[name=admin,password=change-me]"')
+        page.kbroker.start()
+        for topic in ('orders', 'bills'):
+            page.type(f'kafka-topics.sh --bootstrap-server node1:9092 --create --topic {topic} --partitions 2')
+        for rights in RIGHTS_OF_THE_WRITERS:
+            page.type(f'kbroker-acls --bootstrap-server node1:9092 --add --allow-principal User:app {rights}')
+        for command in (user_of_the_brokers, file_2, file_3):
+            page.type(command)
+        with SteadyLoad(page.addresses, PLACES, login=login) as load:
+            load.await_more(1)
+            type_under_load(page, 'From kbroker to three nodes', load)
+            assert_demands_a_certificate(page.on_this_machine('node2:9093'), tmp_path / 'ca.pem')
+            page.nodes[1].kill9()
+            load.await_more(2)
+            page.nodes[1].start()
+            load.await_more(2)
+            type_under_load(page, 'From a cluster back to kbroker', load)
+        page.kbroker.stop()
+        assert page.kbroker.tracebacks() == []
+        with BrokerProcess(page.data(1), SETTINGS) as kbroker:      # without a login, for the helpers that read
+            check_written(load.writers, {(topic, partition): values_of(kbroker.address, topic, [partition])
+                                         for topic, partition in PLACES},
+                          {writer.group: committed_offset(kbroker.address, writer.group, *PLACES[0])
+                           for writer in load.writers})

@@ -23,6 +23,7 @@ TIMEOUT_S = 20
 AN_ABORT_EVERY = 5
 PAUSE_S = 0.05
 """The pause between two transactions of a writer. Without it, three writers take all processors."""
+NO_LOGIN: Mapping[str, str] = {}
 Place = tuple[str, int]
 
 
@@ -37,10 +38,11 @@ class Writer(ABC):
     has_group = True
     errors: tuple[type[BaseException], ...] = (KafkaException, ClientError, AssertionError, OSError)
 
-    def __init__(self, name: str, servers: Sequence[str], places: Sequence[Place]):
+    def __init__(self, name: str, servers: Sequence[str], places: Sequence[Place], login: Mapping[str, str]):
         self.name = name
         self.servers = ','.join(servers)
         self.places = places
+        self.login = login
         self.group = f'readers-{name}'
         self.committed: list[str] = []
         self.aborted: list[str] = []
@@ -105,7 +107,7 @@ class ClientWriter(Writer):
     """A writer with kbroker's client."""
 
     def open(self) -> None:
-        self._producer = Producer(self.servers.split(','), {'transactional.id': self.name, 'acks': 'all',
+        self._producer = Producer(self.servers.split(','), {**self.login, 'transactional.id': self.name, 'acks': 'all',
                                                             'max.block.ms': TIMEOUT_S * 1000})
         self._producer.init_transactions()
 
@@ -135,7 +137,7 @@ class LibrdkafkaWriter(Writer):
     has_group = False
 
     def open(self) -> None:
-        settings = {'bootstrap.servers': self.servers, 'log_level': 0}
+        settings = {**self.login, 'bootstrap.servers': self.servers, 'log_level': 0}
         self._producer = LibrdkafkaProducer({**settings, 'transactional.id': self.name})
         self._producer.init_transactions(TIMEOUT_S)
 
@@ -155,7 +157,7 @@ class LibrdkafkaWriter(Writer):
 
 
 class JavaWriter(Writer):
-    """A writer with Kafka's producer."""
+    """A writer with Kafka's producer. It cannot log in."""
 
     def open(self) -> None:
         self._producer = LineProducer(java('kbroker.LineProducer', self.servers, self.name))
@@ -179,13 +181,15 @@ class JavaWriter(Writer):
 class SteadyLoad:
     """Writers, each in a thread. The `with` block starts them, and at its end waits until no end is unknown.
 
-    A test measures its phases in commits (`await_more`), not in seconds.
+    `login` are settings of librdkafka. With a login, the load has no JavaWriter. A test measures its phases in commits
+    (`await_more`), not in seconds.
     """
 
-    def __init__(self, servers: Sequence[str], places: Sequence[Place], limit_s: float = LIMIT_S):
+    def __init__(self, servers: Sequence[str], places: Sequence[Place], limit_s: float = LIMIT_S,
+                 login: Mapping[str, str] = NO_LOGIN):
         self._stop = threading.Event()
-        self.writers: list[Writer] = [kind(kind.__name__, servers, places)
-                                      for kind in (ClientWriter, LibrdkafkaWriter, JavaWriter)]
+        kinds: tuple[type[Writer], ...] = (ClientWriter, LibrdkafkaWriter, *(() if login else (JavaWriter,)))
+        self.writers = [kind(kind.__name__, servers, places, login) for kind in kinds]
         self._limit_s = limit_s
         self._progress = threading.Condition()
         self._threads = [threading.Thread(target=writer.run, args=(self,), daemon=True) for writer in self.writers]

@@ -18,9 +18,22 @@ from support.runner.pages import blocks, text_of
 
 PAGE = 'docs/outgrow.md'
 LIMIT_S = 240
-NODES = (1, 2, 3)
 """The time for which a command is repeated until it prints what the page says."""
+NODES = (1, 2, 3)
+OWN_HOST = {'listeners', 'advertised.listeners', 'ssl.keystore.location'}
+"""The settings in which each node has its own host name."""
 UNTIL = re.compile(r'repeat until (\d+) lines? says?: (.*)')
+
+
+def shown_file(first: str) -> str:
+    """Return the text of the file on the page whose first setting has this name."""
+    file, = (block for block in blocks(PAGE, 'text') if block.startswith(f'{first}='))
+    return file
+
+
+def settings_in(text: str) -> dict[str, str]:
+    rows = (line.partition('=') for line in text.splitlines())
+    return {name: value for name, _, value in rows}
 
 
 class OutgrowPage:
@@ -63,17 +76,22 @@ class OutgrowPage:
 
     def _settings_file(self, node: int, more: Mapping[str, str]) -> pathlib.Path:
         """Write the file of a node, as the page describes it, and return its path."""
-        shown, = (block for block in blocks(PAGE, 'text') if block.startswith('process.roles'))
-        lines = []
-        for line in shown.splitlines():
-            name, _, value = line.partition('=')
-            value = {'node.id': str(node), 'log.dirs': str(self.data(node))}.get(name, value)
-            if name in ('listeners', 'advertised.listeners'):
-                value = value.replace('node1', f'node{node}')
-            lines.append(f'{name}={self.on_this_machine(value)}')
-        file = self._directory / f'node{node}.properties'
-        file.write_text('\n'.join([*lines, *(f'{name}={value}' for name, value in more.items())]) + '\n')
+        rows = {**self._shown_settings(), 'node.id': str(node), 'log.dirs': str(self.data(node))}
+        for name in OWN_HOST & rows.keys():
+            rows[name] = rows[name].replace('node1', f'node{node}')
+        lines = [f'{name}={self.on_this_machine(value)}\n' for name, value in (rows | dict(more)).items()]
+        return self._private_file(f'node{node}.properties', ''.join(lines))
+
+    def _private_file(self, name: str, text: str) -> pathlib.Path:
+        """Write a file that only its owner can read, and return its path."""
+        file = self._directory / name
+        file.touch(0o600)
+        file.write_text(text)
         return file
+
+    def _shown_settings(self) -> dict[str, str]:
+        """Return the settings of node 1 on the page."""
+        return settings_in(shown_file('process.roles'))
 
     def commands(self, section: str) -> list[str]:
         """Return the commands of a section of the page, in their order."""
@@ -135,3 +153,25 @@ class OutgrowPage:
                               timeout=TOOL_LIMIT_S, check=False, cwd=self._directory, env=environment)
         assert done.returncode == 0, f'$ {command}\n{done.stdout}{done.stderr}'
         return done.stdout
+
+
+class SecuredPage(OutgrowPage):
+    """The page with the listeners of its section about TLS and logins."""
+
+    def __init__(self, directory: pathlib.Path, release: str, more: Mapping[str, str]):
+        super().__init__(directory, release, more)
+        self._private_file('admin.properties', self.on_this_machine(shown_file('security.protocol')))
+
+    def on_this_machine(self, text: str) -> str:
+        text = super().on_this_machine(text).replace('/etc/kafka', str(self._directory))
+        return text.replace('DNS:$node', 'IP:127.0.0.1')
+
+    def _shown_settings(self) -> dict[str, str]:
+        return super()._shown_settings() | settings_in(shown_file('listeners'))
+
+    def type(self, command: str) -> str:
+        """Run a command with the login of the administrator, as the section says."""
+        command = re.sub(r'--command-config (node\d.properties)', r'--command-config add-\1', command)
+        if '--command-config' not in command:
+            command = re.sub(r'--bootstrap-server \S+:9092', r'\g<0> --command-config admin.properties', command)
+        return super().type(command)
