@@ -114,11 +114,11 @@ class OutgrowPage:
         """
         command, _, comment = command.partition('    # ')
         started = re.fullmatch(r'kafka-server-start.sh node(\d).properties', command)
-        stopped = re.fullmatch(r'on node (\d)', comment)
+        machine = re.fullmatch(r'on node (\d)', comment)
         if started:
             self.nodes[int(started[1])].start()
-        elif command == 'kafka-server-stop.sh' and stopped:
-            self.nodes[int(stopped[1])].stop()
+        elif command == 'kafka-server-stop.sh' and machine:
+            self.nodes[int(machine[1])].stop()
         elif command == 'systemctl stop kbroker':
             if self.kbroker.is_running:
                 self.kbroker.stop()
@@ -126,7 +126,7 @@ class OutgrowPage:
             self._place_of_kbroker(re.fullmatch(r'kbroker serve --config node(\d).properties', comment))
             self.kbroker.start()
         else:
-            return self._run_until(command, comment)
+            return self._run_until(command, '' if machine else comment)
         return ''
 
     def _place_of_kbroker(self, named: re.Match[str] | None) -> None:
