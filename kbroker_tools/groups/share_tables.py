@@ -21,7 +21,8 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
             missing.append(group_id)
             continue
         if group.state == 'Empty' and (options['members'] or options['state'] is not None):
-            output.note(f"\nShare group '{group_id}' has no active members.")
+            output.note('')
+            output.note(f"Share group '{group_id}' has no active members.")
         if not (output.as_json or output.is_terminal):
             output.line()
         if options['members']:

@@ -34,7 +34,8 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
             missing.append(group_id)
             continue
         if not group.members:
-            output.note(f"\nStreams group '{group_id}' has no active members.")
+            output.note('')
+            output.note(f"Streams group '{group_id}' has no active members.")
         if not (output.as_json or output.is_terminal):
             output.line()
         if options['state'] is not None:

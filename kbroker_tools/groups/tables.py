@@ -155,9 +155,11 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
 
 def note_state(output: Output, group: GroupInfo) -> None:
     if group.state == 'Empty':
-        output.note(f"\nConsumer group '{group.group_id}' has no active members.")
+        output.note('')
+        output.note(f"Consumer group '{group.group_id}' has no active members.")
     elif group.state in REBALANCING:
-        output.note(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
+        output.note('')
+        output.note(f"Warning: Consumer group '{group.group_id}' is rebalancing.")
 
 
 def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:

@@ -285,6 +285,12 @@ def test_offsets_go_to_a_file_and_back(staged, tmp_path):
     assert json.loads(described.stdout)['current_offset'] == 5
 
 
+def test_a_note_about_a_group_without_members_has_a_line_of_its_own(staged):
+    """Its empty first line was printed as the two characters of an escape."""
+    described = run_command('groups', '--bootstrap-server', staged.address, '--describe', '--group', 'readers')
+    assert described.stderr.splitlines()[:2] == ['', "Consumer group 'readers' has no active members."]
+
+
 def test_without_execute_nothing_is_changed_and_that_is_said(staged):
     done = run_command('groups', '--bootstrap-server', staged.address, '--reset-offsets', '--group', 'nobody',
                        '--topic', 'orders', '--to-latest')
