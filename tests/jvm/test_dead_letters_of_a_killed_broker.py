@@ -6,6 +6,7 @@ Covers KIP-1191.
 from __future__ import annotations
 
 import base64
+import time
 import uuid
 
 import pytest
@@ -28,6 +29,7 @@ from kbroker.settings.config import Config
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
+LIMIT_S = 240
 RECORDS = 8
 WRITTEN = [(0, 0), (0, 1), (2, 4)]
 WAITING = [(0, 2), (1, 0), (1, 1), (2, 5)]
@@ -61,16 +63,20 @@ def test_kafka_continues_with_the_dead_letters_that_a_killed_kbroker_has_not_wri
 
 
 def await_dead_letters(client: RawClient, topic_id: bytes, count: int) -> None:
-    """Load the share partitions by a fetch, and wait until the queue has `count` records."""
-    session = uuid.uuid4()
+    """Load the share partitions by fetches, and wait until the queue has `count` records.
+
+    A fetch loads nothing if Kafka does not know the topic yet, so it is repeated, each time in a new session. The loop
+    has a deadline, because `hand_over` has ended the alarm of pytest-timeout.
+    """
+    session, deadline, found = uuid.uuid4(), time.monotonic() + LIMIT_S, 0
     fetch = build(
         'ShareFetchRequest', group_id=GROUP, member_id=base64.urlsafe_b64encode(session.bytes).decode().rstrip('='),
         share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, max_records=1, batch_size=1,
         share_acquire_mode=0, topics=[{'topic_id': topic_id, 'partitions': [
             {'partition_index': index} for index in range(PARTITIONS)]}])
-    found, is_begun = 0, False
     while found < count:
-        is_begun = is_begun or client.ask(fetch, 2).error_code == 0
+        assert time.monotonic() < deadline, f'found {found} dead letters, expected {count}'
+        client.ask(fetch, 2)
         topic, = client.ask(build('ListOffsetsRequest', replica_id=-1, topics=[{'name': QUEUE, 'partitions': [
             {'partition_index': index, 'timestamp': -1} for index in range(QUEUE_PARTITIONS)]}]), 7).topics
         found = sum(max(0, partition.offset) for partition in topic.partitions)
