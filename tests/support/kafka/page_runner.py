@@ -125,6 +125,8 @@ class OutgrowPage:
         elif command == 'systemctl start kbroker':
             self._place_of_kbroker(re.fullmatch(r'kbroker serve --config node(\d).properties', comment))
             self.kbroker.start()
+        elif ' remove-controller ' in command:
+            self._remove_controller(command)
         else:
             return self._run_until(command, '' if machine else comment)
         return ''
@@ -136,6 +138,24 @@ class OutgrowPage:
         self.kbroker = ConfiguredBroker(self._directory / f'node{node}.properties', self.data(node),
                                         self.addresses[node - 1])
         self.processes.append(self.kbroker)
+
+    def _remove_controller(self, command: str) -> None:
+        """Remove a controller. As the page says, type the command again if it fails while the active controller changes
+        and the node is still a voter.
+        """
+        removed, describe = re.search(r'--controller-id (\d)', command), re.search(r'\$\((.*?) \| awk', command)
+        assert removed and describe, command
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                self._run(command)
+                return
+            except AssertionError as error:
+                if 'NotLeaderOrFollowerException' not in str(error) or time.monotonic() > deadline:
+                    raise
+            rows = [line.split() for line in self._run(describe[1]).splitlines()]
+            if not any(row[:1] == [removed[1]] and row[-1] in ('Leader', 'Follower') for row in rows):
+                return
 
     def _run_until(self, command: str, comment: str) -> str:
         until = UNTIL.fullmatch(comment)
