@@ -45,6 +45,7 @@ MOST_NAMED = 20
 
 
 def _sleep(delay_ms: int) -> None:
+    """Wait for the next timer. A hand-over has no sockets, so nothing else can wake it."""
     time.sleep(delay_ms / 1000)
 
 

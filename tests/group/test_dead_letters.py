@@ -4,6 +4,7 @@ Covers KIP-1191.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -254,17 +255,25 @@ def test_a_reset_of_the_offsets_ends_the_wait_for_a_dead_letter(world):
     assert (0, 0) in world.fetch()
 
 
-def test_no_dead_letter_is_written_while_a_reset_is_in_flight(tmp_path):
-    """Its time would be later than that of the new share state. After a crash, it would count as the dead letter of the
-    same record when that is rejected again."""
+@contextlib.contextmanager
+def a_rejection_before_a_held_disk(place):
+    """Reject a record whose dead letter waits for the worker, and hold all later syncs of the disk. Yield the world,
+    the disk, and the function that frees the worker."""
     disk = HeldDisk(is_held=False)
-    with DeadLetterWorld(tmp_path / 'data', sync=disk.sync) as world:
+    with DeadLetterWorld(place, sync=disk.sync) as world:
         disk.kick = world.broker.flusher.kick
         ready(world)
         free = world.hold_worker()
         world.reject((0, 0))
         world.disconnect()
         disk.is_held = True
+        yield world, disk, free
+
+
+def test_no_dead_letter_is_written_while_a_reset_is_in_flight(tmp_path):
+    """Its time would be later than that of the new share state. After a crash, it would count as the dead letter of the
+    same record when that is rejected again."""
+    with a_rejection_before_a_held_disk(tmp_path / 'data') as (world, disk, free):
         failed = []
         world.broker.share_states.initialize({world.key(0): 0}, 2, failed.append)
         world.settle()
@@ -278,14 +287,7 @@ def test_no_dead_letter_is_written_while_a_reset_is_in_flight(tmp_path):
 
 def test_a_record_of_before_a_reset_is_not_archived_after_it(tmp_path):
     """The dead letter becomes durable while the reset is in flight. The record is then delivered again."""
-    disk = HeldDisk(is_held=False)
-    with DeadLetterWorld(tmp_path / 'data', sync=disk.sync) as world:
-        disk.kick = world.broker.flusher.kick
-        ready(world)
-        free = world.hold_worker()
-        world.reject((0, 0))
-        world.disconnect()
-        disk.is_held = True
+    with a_rejection_before_a_held_disk(tmp_path / 'data') as (world, disk, free):
         free()
         assert world.places() == once([(0, 0)]) and world.archiving() == {(0, 0)}
         failed = []
