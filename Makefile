@@ -155,12 +155,19 @@ build/fuzz/installed: pyproject.toml $(VENV)/installed-for-tests
 	$(call install, ["project"]["optional-dependencies"]["fuzz"],--upgrade --target build/fuzz/packages)
 	@touch $@
 
+# The programs that make and judge packages are installed separately, because Zig is large and no test imports them.
+build/packaging/installed: pyproject.toml
+	test -x build/packaging/venv/bin/python || $(PYTHON) -m venv build/packaging/venv
+	$(call install, ["dependency-groups"]["packaging"],,build/packaging/venv)
+	@touch $@
+
 # Install the packages that pyproject.toml lists at the places of the first argument, with the options for pip of the
-# second argument. The project itself is not installed, because that would compile it twice.
+# second argument, into the environment of the third one. The project itself is not installed, because that would compile
+# it twice.
 define install
-	@echo 'Fetching packages into $(if $(2),$(lastword $(2)),$(VENV))'
-	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print($(foreach place,$(1),*p$(place),) sep="\n")' \
-	    | $(PY) -m pip install --quiet --disable-pip-version-check $(2) --requirement /dev/stdin
+	@echo 'Fetching packages into $(or $(3),$(if $(2),$(lastword $(2)),$(VENV)))'
+	@$(or $(3),$(VENV))/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print($(foreach place,$(1),*p$(place),) sep="\n")' \
+	    | $(or $(3),$(VENV))/bin/python -m pip install --quiet --disable-pip-version-check $(2) --requirement /dev/stdin
 endef
 
 package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run a broker of the wheel outside the tree.
