@@ -1,3 +1,3 @@
 """A single-node broker with Kafka's wire protocol and log format."""
 
-__version__ = '0.1.0'
+__version__ = '1.0.0rc1'
