@@ -1,0 +1,95 @@
+"""The code, the tag, the changelog, the man pages and the packages of a release name one version."""
+import pathlib
+import runpy
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.runner.pages import ROOT
+
+from kbroker import __version__
+
+PROGRAM = ROOT / 'packaging' / 'release.py'
+TAG = f'v{__version__}'
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the files that name the version, with an sdist and a wheel in dist/."""
+    for name in ('kbroker/__init__.py', 'packaging/release.py', 'CHANGELOG.md', 'man/kbroker.8'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / 'dist').mkdir()
+    for name in (f'kbroker-{__version__}.tar.gz', f'kbroker-{__version__}-cp311-cp311-linux_x86_64.whl'):
+        (tmp_path / 'dist' / name).touch()
+    return tmp_path
+
+
+def judge(tree, tag=TAG):
+    return subprocess.run([sys.executable, 'packaging/release.py', tag, 'dist'], cwd=tree, capture_output=True,
+                          text=True, check=False)
+
+
+def replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_changelog_and_every_man_page_have_the_version_of_the_code():
+    assert list(runpy.run_path(str(PROGRAM))['faults_of_source'](ROOT)) == []
+
+
+def test_a_release_whose_files_agree_has_no_fault(tree):
+    done = judge(tree)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert done.stdout == f'{TAG}: the code, the changelog, the man pages and dist agree\n'
+
+
+def test_a_tag_of_another_version_is_refused(tree):
+    done = judge(tree, 'v0.9')
+    assert (done.returncode, done.stderr) == (
+        1, f'the tag: found v0.9, expected {TAG}, the version in kbroker/__init__.py\n')
+
+
+def test_a_section_of_changes_that_are_not_released_may_come_first_but_not_at_a_tag(tree):
+    replace(tree / 'CHANGELOG.md', f'## {__version__} - ', f'## Unreleased\n\n* A change.\n\n## {__version__} - ')
+    assert list(runpy.run_path(str(PROGRAM))['faults_of_source'](tree)) == []
+    done = judge(tree)
+    assert done.stderr == (f'CHANGELOG.md: the section Unreleased has entries; move them into the section of '
+                           f'{__version__}\n')
+
+
+@pytest.mark.parametrize(('file', 'old', 'new', 'fault'), [
+    ('CHANGELOG.md', f'## {__version__} - ', '## 0.9 - ', 'CHANGELOG.md: the newest release is 0.9, expected'),
+    ('CHANGELOG.md', f'## {__version__} - ', f'## {__version__} of ',
+     f'CHANGELOG.md: found the section "{__version__} of'),
+    ('man/kbroker.8', __version__, '0.9', 'man/kbroker.8: found version 0.9, expected'),
+    ('man/kbroker.8', '.TH', '.XX', 'man/kbroker.8: found version none, expected')])
+def test_a_file_of_another_version_is_named(tree, file, old, new, fault):
+    replace(tree / file, old, new)
+    done = judge(tree)
+    assert done.returncode == 1
+    assert done.stderr.startswith(fault) and done.stderr.count('\n') == 1
+
+
+def test_a_package_of_another_version_and_a_missing_one_are_named(tree):
+    sdist = pathlib.Path('dist', f'kbroker-{__version__}.tar.gz')
+    (tree / sdist).rename(tree / 'dist' / 'kbroker-0.9-py3-none-any.whl')
+    done = judge(tree)
+    assert done.stderr.splitlines() == ['dist: found no sdist: make package',
+                                        f'dist/kbroker-0.9-py3-none-any.whl: found kbroker 0.9, expected kbroker '
+                                        f'{__version__}']
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog():
+    done = subprocess.run([sys.executable, str(PROGRAM), '--notes'], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in (ROOT / 'CHANGELOG.md').read_text()
+    assert '### Transactions' in done.stdout and '\n## ' not in done.stdout
+
+
+def test_a_wrong_call_prints_how_to_call_it():
+    done = subprocess.run([sys.executable, str(PROGRAM), '--help'], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, 'Usage: python packaging/release.py TAG DIRECTORY, or '
+                                                 'python packaging/release.py --notes\n')
