@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package reproducible clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -170,6 +170,10 @@ define install
 	    | $(or $(3),$(VENV))/bin/python -m pip install --quiet --disable-pip-version-check $(2) --requirement /dev/stdin
 endef
 
+# Packages have the time of the last commit, so that each build of a commit writes the same bytes. A tree without git has
+# the first time that a zip archive can contain.
+package reproducible: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+
 package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run a broker of the wheel outside the tree.
 	rm -rf $(DIST) $(PACKAGE)
 	$(PY) -m build --no-isolation --outdir $(DIST)
@@ -177,6 +181,9 @@ package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, 
 	$(PACKAGE)/bin/pip install --quiet --disable-pip-version-check $(DIST)/*.whl
 	cp packaging/smoke.py $(PACKAGE)
 	cd $(PACKAGE) && bin/kbroker --version && bin/python smoke.py
+
+reproducible: $(VENV)/installed-for-tests  ## Build the last commit twice, in unlike surroundings, and compare the hashes of sdist and wheel.
+	$(PY) packaging/reproducible.py build/reproducible
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info

@@ -146,8 +146,10 @@ def check_compiler():
 def main():
     sources = sorted(source for package in PACKAGES
                      for source in pathlib.Path(package).rglob('*.pyx'))
+    archives = runpy.run_path('packaging/archives.py')
     setup(
-        cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules},
+        cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules,
+                  'sdist': archives['SameSdist'], 'bdist_wheel': archives['SameWheel']},
         ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
     )
 
