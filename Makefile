@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package reproducible clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -172,7 +172,7 @@ endef
 
 # Packages have the time of the last commit, so that each build of a commit writes the same bytes. A tree without git has
 # the first time that a zip archive can contain.
-package reproducible: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
+package sbom reproducible: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 
 package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run a broker of the wheel outside the tree.
 	rm -rf $(DIST) $(PACKAGE)
@@ -181,6 +181,9 @@ package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, 
 	$(PACKAGE)/bin/pip install --quiet --disable-pip-version-check $(DIST)/*.whl
 	cp packaging/smoke.py $(PACKAGE)
 	cd $(PACKAGE) && bin/kbroker --version && bin/python smoke.py
+
+sbom: build/packaging/installed  ## Write the software bill of materials of the wheel in dist/ to build/sbom, as CycloneDX.
+	build/packaging/venv/bin/python packaging/sbom.py $(DIST) build/sbom
 
 reproducible: $(VENV)/installed-for-tests  ## Build the last commit twice, in unlike surroundings, and compare the hashes of sdist and wheel.
 	$(PY) packaging/reproducible.py build/reproducible

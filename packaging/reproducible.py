@@ -3,7 +3,7 @@
     python packaging/reproducible.py DIRECTORY
 
 The two builds have nothing of the machine in common that an archive could contain: each has its own directory, umask,
-time zone, locale, home directory, hash seed and number of jobs, and the files have other times.
+time zone, locale, home directory and hash seed, and the files have other times.
 """
 from __future__ import annotations
 
