@@ -155,7 +155,14 @@ static uint32_t crc_by_table(uint32_t crc, const uint8_t *data, size_t size) {
 }
 
 #ifdef __x86_64__
-__attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(uint32_t crc, const uint8_t *data, size_t size) {
+/* Clang has separated the crc32 instruction from sse4.2 in version 14. */
+#if defined(__clang__) && __clang_major__ >= 14
+#define SSE42 "sse4.2,crc32"
+#else
+#define SSE42 "sse4.2"
+#endif
+
+__attribute__((target(SSE42))) static uint32_t crc_by_instruction(uint32_t crc, const uint8_t *data, size_t size) {
     uint64_t wide = crc;
     for (; size >= 8; data += 8, size -= 8) {
         uint64_t word;

@@ -95,8 +95,15 @@ static inline uint64_t kb_load64(const uint8_t *p) {
 #include <cpuid.h>
 #include <immintrin.h>
 
+/* The name of the feature that has the crc32 instruction. Clang has separated it from sse4.2 in version 14. */
+#if defined(__clang__) && __clang_major__ >= 14
+#define KB_SSE42 "sse4.2,crc32"
+#else
+#define KB_SSE42 "sse4.2"
+#endif
+
 /* Compute the CRC without the inversions before and after, so that other kernels can use this for their last bytes. */
-__attribute__((target("sse4.2")))
+__attribute__((target(KB_SSE42)))
 static inline uint32_t kb_one_stream(uint32_t state, const uint8_t *p, size_t n) {
     uint64_t wide = state;
     for (; n >= 8; p += 8, n -= 8) wide = _mm_crc32_u64(wide, kb_load64(p));
@@ -105,7 +112,7 @@ static inline uint32_t kb_one_stream(uint32_t state, const uint8_t *p, size_t n)
     return state;
 }
 
-__attribute__((target("sse4.2")))
+__attribute__((target(KB_SSE42)))
 static uint32_t kb_crc32c_sse42(uint32_t crc, const uint8_t *p, size_t n) {
     return ~kb_one_stream(~crc, p, n);
 }
@@ -126,13 +133,13 @@ static void kb_init_three_way(kb_three_way *way) {
     way->over_one = kb_power_of_x(8 * way->bytes - 33);
 }
 
-__attribute__((target("sse4.2,pclmul")))
+__attribute__((target(KB_SSE42 ",pclmul")))
 static inline uint64_t kb_carryless(uint64_t state, uint64_t constant) {
     __m128i a = _mm_cvtsi64_si128((long long)state), b = _mm_cvtsi64_si128((long long)constant);
     return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(a, b, 0));
 }
 
-__attribute__((target("sse4.2,pclmul")))
+__attribute__((target(KB_SSE42 ",pclmul")))
 static inline uint32_t kb_three_streams(uint32_t state, const uint8_t *p, const kb_three_way *way) {
     size_t bytes = way->bytes, last = bytes - 8;
     uint64_t a = state, b = 0, c = 0;
@@ -158,14 +165,14 @@ static void kb_init_fold(uint64_t constants[2], uint64_t distance_bits) {
     constants[1] = (uint64_t)kb_power_of_x(distance_bits - 32) << 1;
 }
 
-__attribute__((target("sse4.2,pclmul")))
+__attribute__((target(KB_SSE42 ",pclmul")))
 static inline __m128i kb_fold_one(__m128i accumulator, __m128i constants, const uint8_t *next) {
     __m128i earlier = _mm_clmulepi64_si128(accumulator, constants, 0x00);
     __m128i later = _mm_clmulepi64_si128(accumulator, constants, 0x11);
     return _mm_xor_si128(_mm_xor_si128(earlier, later), _mm_loadu_si128((const __m128i *)next));
 }
 
-__attribute__((target("sse4.2,pclmul")))
+__attribute__((target(KB_SSE42 ",pclmul")))
 static uint32_t kb_crc32c_pclmul(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < 256) return kb_crc32c_sse42(crc, p, n);
     __m128i far = _mm_loadu_si128((const __m128i *)kb_fold_512), near = _mm_loadu_si128((const __m128i *)kb_fold_128);
@@ -188,7 +195,7 @@ static uint32_t kb_crc32c_pclmul(uint32_t crc, const uint8_t *p, size_t n) {
     return ~kb_one_stream(kb_one_stream(0, folded, 16), p, n);
 }
 
-__attribute__((target("sse4.2,pclmul")))
+__attribute__((target(KB_SSE42 ",pclmul")))
 static uint32_t kb_crc32c_sse42x3(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < 3 * 128) return kb_crc32c_pclmul(crc, p, n);
     uint32_t state = ~crc;
@@ -197,7 +204,7 @@ static uint32_t kb_crc32c_sse42x3(uint32_t crc, const uint8_t *p, size_t n) {
     return ~kb_one_stream(state, p, n);
 }
 
-#define KB_VPCLMUL_TARGET __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
+#define KB_VPCLMUL_TARGET __attribute__((target(KB_SSE42 ",pclmul,avx512f,avx512vl,vpclmulqdq")))
 
 KB_VPCLMUL_TARGET
 static inline __m512i kb_fold(__m512i accumulator, __m512i constants, __m512i next) {

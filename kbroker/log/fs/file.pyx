@@ -26,11 +26,26 @@ cdef extern from *:
     int fallocate(int fd, int mode, off_t offset, off_t len);
     int syncfs(int fd);
 
+    #include <errno.h>
+    #include <stdint.h>
+    #include <sys/syscall.h>
     #include <sys/uio.h>
+    #include <unistd.h>
+    #ifndef RWF_NOWAIT
+    #define RWF_NOWAIT 8
+    #endif
+
+    /* Call the kernel, because preadv2 is missing before glibc 2.26 and musl 1.2.5, and no module that names it loads
+     * there. The kernel takes the position in two halves of a long each, of which a 64-bit kernel ignores the second. */
     static ssize_t kb_pread_nowait(int fd, void *into, size_t size, off_t position)
     {
+    #ifdef SYS_preadv2
         struct iovec vector = {into, size};
-        return preadv2(fd, &vector, 1, position, RWF_NOWAIT);
+        return syscall(SYS_preadv2, fd, &vector, 1, (long)position, (long)((uint64_t)position >> 32), RWF_NOWAIT);
+    #else
+        errno = ENOSYS;
+        return -1;
+    #endif
     }
     """
     ssize_t pread_nowait "kb_pread_nowait"(int fd, void *into, size_t size, off_t position) nogil
