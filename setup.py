@@ -45,19 +45,26 @@ BETWEEN_O1_AND_O2 = (
 """The options of all other modules, which handle objects and call the system.
 
 Compared with -O2 they add half a percent to the instructions of a request, and take two thirds of the time to compile.
+Only GCC has them. Other compilers get -O2.
 """
+
+WITHOUT_SYMBOLS = '-Wl,--strip-all'
 
 
 def extension_of(path):
     name = '.'.join(path.with_suffix('').parts)
-    return Extension(name, [str(path)], include_dirs=['kbroker/wire'], extra_compile_args=compile_options(name),
-                     extra_link_args=[] if DEBUG else ['-Wl,--strip-all'])
+    return Extension(name, [str(path)], include_dirs=['kbroker/wire'])
 
 
-def compile_options(name):
-    if DEBUG:
-        return ['-O0', '-g', '-UNDEBUG']
-    return ['-g0', *(['-O2'] if name.startswith(KERNELS) else BETWEEN_O1_AND_O2)]
+def add_options(extensions):
+    """Add the options of the compiler and the linker. Both are asked only once which options they take."""
+    takes = runpy.run_path('packaging/compiler.py')['takes']
+    others = BETWEEN_O1_AND_O2 if not DEBUG and takes(*BETWEEN_O1_AND_O2) else ['-O2']
+    link_options = [] if DEBUG or not takes(WITHOUT_SYMBOLS) else [WITHOUT_SYMBOLS]
+    for extension in extensions:
+        extension.extra_compile_args = ['-O0', '-g', '-UNDEBUG'] if DEBUG else [
+            '-g0', *(['-O2'] if extension.name.startswith(KERNELS) else others)]
+        extension.extra_link_args = link_options
 
 
 class Build(build):
@@ -91,6 +98,7 @@ class BuildExtensions(build_ext):
         for extension, with_c in zip(self.extensions, translated, strict=True):
             extension.sources = with_c.sources
             extension.depends = [*with_c.depends, __file__]     # a change of the compile options rebuilds the extension
+        add_options(self.extensions)    # behind the translation, because the C files contain the options
         self.waiting = [extension.name for extension in self.extensions if self.is_outdated(extension)]
         self.number = len(self.waiting)
         # The largest sources come first, so that no core has a long job left at the end.

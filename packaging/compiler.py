@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 PROGRAM = '#include <Python.h>\nint main(void) { return 0; }\n'
 
@@ -23,22 +24,42 @@ PACKAGES = {
 """The command that installs a compiler and the headers, by the package manager of a distribution."""
 
 
+def command():
+    """Return the words of the command that compiles."""
+    return shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
+
+
+def compiled(program, *options):
+    """Compile a program with these options. Return the finished process of the compiler."""
+    with tempfile.TemporaryDirectory() as directory:
+        return subprocess.run([*command(), *options, '-o', os.path.join(directory, 'compiled'), '-x', 'c', '-'],
+                              input=program, text=True, capture_output=True, check=False,
+                              env=os.environ | {'LC_ALL': 'C'})
+
+
+def takes(*options):
+    """Return whether the compiler and its linker take these options.
+
+    Clang lacks some options of GCC, and Apple's linker some of GNU's.
+    """
+    return compiled('', '-shared', '-fPIC', *options).returncode == 0
+
+
 def fault():
     """Return in one line why nothing can be compiled, or None if compiling is possible."""
-    compiler = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
-    if shutil.which(compiler[0]) is None:
-        return f'found no C compiler ({compiler[0]}), and kbroker is compiled when it is installed. {remedy()}'
+    compiler = command()[0]
+    if shutil.which(compiler) is None:
+        return f'found no C compiler ({compiler}), and kbroker is compiled when it is installed. {remedy()}'
     includes = [f'-I{sysconfig.get_path(name)}' for name in ('include', 'platinclude')]
     flags = shlex.split(os.environ.get('CPPFLAGS', '') + ' ' + os.environ.get('CFLAGS', ''))
-    done = subprocess.run([*compiler, *flags, *includes, '-fsyntax-only', '-x', 'c', '-'], input=PROGRAM, text=True,
-                          capture_output=True, check=False, env=os.environ | {'LC_ALL': 'C'})
+    done = compiled(PROGRAM, *flags, *includes, '-c')   # not -fsyntax-only, after which zig looks for an output
     if done.returncode == 0:
         return None
     errors = [line.split('error: ')[1] for line in done.stderr.splitlines() if 'error: ' in line]
     error = errors[0] if errors else f'found exit status {done.returncode} without an error, expected 0'
     if error.startswith(('Python.h', "'Python.h'")):    # GCC and Clang
         return f'found no Python.h, the headers of {sys.executable} (Python {VERSION}). {remedy()}'
-    return f'the C compiler ({compiler[0]}) cannot compile a program with Python.h: {error}. {remedy()}'
+    return f'the C compiler ({compiler}) cannot compile a program with Python.h: {error}. {remedy()}'
 
 
 def remedy():

@@ -6,6 +6,7 @@ import sys
 import tomllib
 
 import pytest
+from setuptools import Extension
 from support.brokers.broker_process import ROOT
 from support.runner.packages_without_wheels import packages_left_out
 
@@ -61,6 +62,26 @@ def test_a_compiler_without_its_own_headers_is_reported_in_its_words(tmp_path, m
     found = fault(tmp_path, monkeypatch, 'dnf', '#include <no_such_header.h>\n')
     assert 'cannot compile a program with Python.h: ' in found and 'no_such_header.h' in found
     assert found.endswith('To install it: dnf install gcc python3-devel') and '\n' not in found
+
+
+def options_with(refused, name, tmp_path, monkeypatch):
+    """Return the options for an extension with a compiler that refuses the option `refused`."""
+    compiler = tmp_path / 'compiler'
+    compiler.write_text(f'#!/bin/sh\ncase " $* " in *" {refused} "*) exit 1;; esac\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv('CC', str(compiler))
+    monkeypatch.chdir(ROOT)
+    extension = Extension(name, [])
+    runpy.run_path('setup.py')['add_options']([extension])
+    return extension.extra_compile_args, extension.extra_link_args
+
+
+def test_a_compiler_gets_only_options_that_it_has(tmp_path, monkeypatch):
+    assert options_with('-no-such-option', 'kbroker.daemon.broker', tmp_path, monkeypatch) == (
+        ['-g0', *runpy.run_path('setup.py')['BETWEEN_O1_AND_O2']], ['-Wl,--strip-all'])
+    assert options_with('-fipa-ra', 'kbroker.daemon.broker', tmp_path, monkeypatch) == (
+        ['-g0', '-O2'], ['-Wl,--strip-all'])
+    assert options_with('-Wl,--strip-all', 'kbroker.wire.crc32c', tmp_path, monkeypatch) == (['-g0', '-O2'], [])
 
 
 def test_a_process_of_the_build_that_imports_setup_again_builds_nothing(monkeypatch):
