@@ -35,8 +35,8 @@ cdef extern from *:
     #define RWF_NOWAIT 8
     #endif
 
-    /* Call the kernel, because preadv2 is missing before glibc 2.26 and musl 1.2.5, and no module that names it loads
-     * there. The kernel takes the position in two halves of a long each, of which a 64-bit kernel ignores the second. */
+    /* Call the kernel, because preadv2 is missing before glibc 2.26 and musl 1.2.5: a module that names it does not
+     * load there. The kernel takes the position in two halves. On 64 bits, the first has all of it. */
     static ssize_t kb_pread_nowait(int fd, void *into, size_t size, off_t position)
     {
     #ifdef SYS_preadv2
