@@ -1,33 +1,65 @@
 """Build the pages into a site with mkdocs: `make docs`. A link that leads nowhere is an error.
 
-Pages stay in the places where a code host shows them, so mkdocs receives a copy that keeps their paths.
+Pages stay in the places where a code host shows them, so mkdocs receives a copy that keeps their paths. The man pages
+become pages of the site. The site works from a directory as well as from a server, and loads nothing from elsewhere.
 """
+import json
 import pathlib
+import runpy
 import shutil
 import sys
 import tempfile
+from typing import Any
 
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'docs/*.css', 'bench/*.md', 'bench/*.svg')
+PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'bench/*.md', 'bench/*.svg')
+as_markdown = runpy.run_path(str(ROOT / 'docs' / 'manual.py'))['as_markdown']
 
 
 def copy_pages(to: pathlib.Path) -> None:
-    """Copy all pages and their pictures to the directory `to`."""
+    """Copy all pages and their pictures to the directory `to`, the man pages as Markdown."""
     for pattern in PAGES:
         for page in ROOT.glob(pattern):
             copy = to / page.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(page, copy)
+    (to / 'man').mkdir()
+    for page in (ROOT / 'man').glob('*.[158]'):
+        (to / 'man' / f'{page.name}.md').write_text(as_markdown(page.read_text()))
 
 
 def build_site(site: pathlib.Path) -> None:
     """Build the site into the directory `site`. Raise mkdocs.exceptions.Abort if a page has a fault."""
+    version = runpy.run_path(str(ROOT / 'kbroker' / '__init__.py'))['__version__']
     with tempfile.TemporaryDirectory() as pages:
         copy_pages(pathlib.Path(pages))
-        build(load_config(str(ROOT / 'docs' / 'mkdocs.yml'), docs_dir=pages, site_dir=str(site), strict=True))
+        build(load_config(str(ROOT / 'docs' / 'mkdocs.yml'), docs_dir=pages, site_dir=str(site), strict=True,
+                          extra={'version': version}))
+
+
+# ---- mkdocs calls these functions, because mkdocs.yml names this file as its hooks
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let wide tables scroll, also by keys, without the page."""
+    return html.replace('<table>', '<div class="scroll" tabindex="0"><table>').replace('</table>', '</table></div>')
+
+
+def on_post_build(config: Any) -> None:
+    """Write the index of the search as a script, because a page that is opened from a file may load no JSON."""
+    site = pathlib.Path(config.site_dir)
+    found = json.loads((site / 'search' / 'search_index.json').read_text())['docs']
+    titles = {row['location']: row['title'] for row in found if '#' not in row['location']}
+    # A page without `#` repeats the text of all its sections.
+    rows = [[row['location'], row['title'], titles[row['location'].partition('#')[0]], ' '.join(row['text'].split())]
+            for row in found if '#' in row['location']]
+    (site / 'sections.js').write_text('const SECTIONS = ' + json.dumps(rows, ensure_ascii=False,
+                                                                      separators=(',', ':')) + ';\n')
+    shutil.rmtree(site / 'search')
+    for sitemap in site.glob('sitemap.xml*'):       # it would need the address of a server
+        sitemap.unlink()
 
 
 if __name__ == '__main__':

@@ -149,8 +149,19 @@ class OpenPage:
             self._ask(f'{domain}.enable')
         self._ask('Emulation.setDeviceMetricsOverride', width=self._size[0], height=self._size[1], deviceScaleFactor=1,
                   mobile=False)
-        self._send('Page.navigate', url=self._address)
+        self._navigate(self._address)
+
+    def _navigate(self, address):
+        self._send('Page.navigate', url=address)
         self._until(lambda message: message.get('method') == 'Page.loadEventFired')
+
+    def open_next(self, page):
+        """Open another page in the same tab."""
+        self._navigate(page.as_uri())
+
+    def prefer(self, colours):
+        """Let the reader prefer 'light' or 'dark' pages."""
+        self._ask('Emulation.setEmulatedMedia', features=[{'name': 'prefers-color-scheme', 'value': colours}])
 
     def value(self, expression):
         """Wait until the page has drawn its next frame. Then evaluate the expression in the page, and return its value.
