@@ -186,8 +186,8 @@ def option_in_words(default):
     return '' if default is None else str(default)
 
 
-def test_the_page_of_operating_has_every_cause_of_a_stuck_partition():
-    named = [name for row in rows_of_table('docs/operating.md', 'causes') for name in re.findall('`(.+?)`', row[0])]
+def test_the_page_of_stuck_transactions_has_every_cause_of_a_stuck_partition():
+    named = [name for row in rows_of_table('docs/stuck.md', 'causes') for name in re.findall('`(.+?)`', row[0])]
     assert sorted(named) == sorted(cause.name for cause in CAUSES)
 
 

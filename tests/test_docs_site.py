@@ -71,6 +71,12 @@ def test_each_option_and_each_setting_has_a_place_in_the_site(site):
         assert setting.internal or f'<h3 id="{setting.name}">' in html
 
 
+def test_no_block_of_code_is_in_a_list():
+    """A code host shows such a block, but mkdocs does not."""
+    assert [page for page in [*ROOT.glob('*.md'), *ROOT.glob('docs/*.md'), *ROOT.glob('bench/*.md')]
+            if re.search('^ +```', page.read_text(), re.MULTILINE)] == []
+
+
 def test_a_page_of_the_site_that_the_list_of_pages_lacks_is_an_error(tmp_path, monkeypatch):
     build = load_build()
     copy_pages = build.copy_pages

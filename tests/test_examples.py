@@ -140,7 +140,7 @@ def test_completion_without_an_installation_is_loaded_by_the_shell(shell):
 
 def test_why_stuck_says_what_the_page_of_operating_shows(shared_broker, shell):
     """The test does not compare times, ids and offsets."""
-    shown, = (block for block in blocks('docs/operating.md', 'text') if 'is held at offset' in block)
+    shown, = (block for block in blocks('docs/stuck.md', 'text') if 'is held at offset' in block)
     producer = Producer({'bootstrap.servers': shared_broker.address, 'transactional.id': 'billing-1'})
     producer.init_transactions()
     producer.begin_transaction()

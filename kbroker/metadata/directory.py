@@ -199,7 +199,7 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
             raise DirectoryRefusedError(
                 f'found {len(broker.log_dirs)} log directories in use by broker {node_id}, expected one. To use one of '
                 'them, move all replicas to it with kafka-reassign-partitions, then start Apache Kafka once with this '
-                'directory alone (docs/operating.md)')
+                'directory alone (docs/moving.md)')
     for topic in image.topics.values():
         _check_topic(topic, node_id)
 

@@ -33,7 +33,7 @@ def test_a_flood_of_metadata_requests(besieged):
 
 
 def test_60_frames_of_100_mib(besieged):
-    """Each peer sends as many bytes as the broker reads. docs/operating.md states the bound: 256 MiB plus one frame."""
+    """Each peer sends as many bytes as the broker reads. docs/bounds.md states the bound: 256 MiB plus one frame."""
     broker = besieged()
     with broker.watched(rss_mb=400), many_connections(broker, 60) as attackers:
         left = dict.fromkeys(attackers, LARGE_FRAME_BYTES)
