@@ -88,8 +88,10 @@ fuzz: build/fuzz/installed  ## Fuzz each reader of foreign bytes for FUZZ_SECOND
 	$(CC) -O2 -shared -fPIC -o build/fuzz/coverage_map.so tests/fuzz/coverage_map.c
 	$(PY) tests/fuzz/run.py $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-gates: $(VENV)/installed-for-tests build  ## Measure what has a bound, and print each figure with its bound and verdict. `make test` judges them, too.
-	$(PY) -m pytest tests/gates --benchmark-columns=median,iqr,rounds --benchmark-sort=name $(PYTEST_ARGS)
+# The gates of a wheel judge its modules: PYTHONSAFEPATH keeps the modules of the tree away from all processes.
+gates: $(VENV)/installed-for-tests $(if $(WHEEL),,build)  ## Measure what has a bound, and print each figure with its bound and verdict. `make test` judges them, too. WHEEL=dist/NAME.whl measures a wheel.
+	$(if $(WHEEL),rm -rf build/gates && $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target build/gates $(WHEEL))
+	$(if $(WHEEL),PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/gates )$(PY) -m pytest tests/gates --benchmark-columns=median,iqr,rounds --benchmark-sort=name $(PYTEST_ARGS)
 
 bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)

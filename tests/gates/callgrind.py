@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import kbroker
+
 LIMIT_S = 1500
 HERE = pathlib.Path(__file__).parent
 COUNTS_LATER = '--instr-atstart=no'
@@ -17,13 +19,14 @@ several times as fast.
 
 
 def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
-    """Run a program of this directory with a fixed hash seed. Its bytecode is in the directory `bytecode`. Return its
-    output.
+    """Run a program of this directory with a fixed hash seed, on the modules of kbroker that this process imports. Its
+    bytecode is in the directory `bytecode`. Return its output.
     """
     env = {key: value for key, value in os.environ.items() if key != 'PYTHONDONTWRITEBYTECODE'}
-    done = subprocess.run([*under, sys.executable, str(HERE / name), *map(str, arguments)], capture_output=True,
+    path = os.pathsep.join(map(str, (pathlib.Path(kbroker.__file__).parents[1], HERE)))
+    done = subprocess.run([*under, sys.executable, '-P', str(HERE / name), *map(str, arguments)], capture_output=True,
                           text=True, timeout=LIMIT_S, check=False,
-                          env=env | {'PYTHONHASHSEED': '0', 'PYTHONPYCACHEPREFIX': str(bytecode)})
+                          env=env | {'PYTHONHASHSEED': '0', 'PYTHONPYCACHEPREFIX': str(bytecode), 'PYTHONPATH': path})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

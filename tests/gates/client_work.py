@@ -8,17 +8,16 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from callgrind import count_from_now_on  # noqa: E402
-from support.brokers.fake_cluster import FakeCluster  # noqa: E402
+from callgrind import count_from_now_on
+from support.brokers.fake_cluster import FakeCluster
 
-from kbroker.base.clock import ManualClock  # noqa: E402
-from kbroker.client.consumed import FetchedPartition, FetchedRecords  # noqa: E402
-from kbroker.client.producer import Producer  # noqa: E402
-from kbroker.client.stream_settings import ProducerSettings  # noqa: E402
-from kbroker.record.batch import encode_batch  # noqa: E402
+from kbroker.base.clock import ManualClock
+from kbroker.client.consumed import FetchedPartition, FetchedRecords
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.record.batch import encode_batch
 
 VALUE = b'x' * 100
 BATCH_BYTES = 16 << 20

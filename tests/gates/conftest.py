@@ -1,10 +1,12 @@
 """Fixtures of the gates, and the table of their verdicts. The gates measure cases of the benches."""
+import pathlib
 import sys
 
 import pytest
 from support.brokers.broker_process import ROOT
 from support.runner.attempts import TooSlow
 
+import kbroker
 from kbroker.wire import crc32c
 
 sys.path.append(str(ROOT / 'bench'))
@@ -49,7 +51,7 @@ def pytest_terminal_summary(terminalreporter):
     reports = [report for found in ('passed', 'failed') for report in terminalreporter.getreports(found)]
     rows = {value[0]: value for report in reports for name, value in report.user_properties if name == PROPERTY}
     if rows:
-        terminalreporter.section('gates')
+        terminalreporter.section(f'gates of {pathlib.Path(kbroker.__file__).parent}')
     for what, found, bound, is_kept in rows.values():
         terminalreporter.line(f'{what:{max(map(len, rows))}}  {shown(found):>11}  {bound:21}  '
                               f'{"kept" if is_kept else "BROKEN"}')

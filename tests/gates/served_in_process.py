@@ -1,6 +1,6 @@
 """A program for callgrind: serves each kind of request in a broker without sockets, between marks.
 
-    valgrind --tool=callgrind --instr-atstart=no --dump-before=getsid \\
+    PYTHONPATH=. valgrind --tool=callgrind --instr-atstart=no --dump-before=getsid \\
         python tests/gates/served_in_process.py COUNT DIRECTORY [NAME...]
 
 With names of requests, the program serves only these requests. The client is then a user whose rights come from ACLs,
@@ -18,16 +18,16 @@ import pathlib
 import sys
 from typing import Any
 
-sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from callgrind import count_from_now_on  # noqa: E402
-from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
-from support.brokers.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
+from callgrind import count_from_now_on
+from request_work import SETTINGS, WORKS, Work, assert_answered
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection, frame_of
 
-from kbroker.protocol.messages import AccessControlEntryRecord  # noqa: E402
-from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType  # noqa: E402
-from kbroker.security.principal import parse_principal  # noqa: E402
-from kbroker.security.session import Session  # noqa: E402
+from kbroker.protocol.messages import AccessControlEntryRecord
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
+from kbroker.security.principal import parse_principal
+from kbroker.security.session import Session
 
 WARM_UP = 20
 ACLS = 10_000

@@ -1,16 +1,13 @@
 """A program for callgrind that starts a broker and ends as soon as the broker is ready.
 
-    python tests/gates/started_broker.py DIRECTORY
+    PYTHONPATH=. python tests/gates/started_broker.py DIRECTORY
 
 The program prints the names of the imported modules.
 """
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from kbroker.daemon.main import keeping_everything
 from kbroker.settings.config import Config
