@@ -28,6 +28,8 @@ def _modules_in(folder: str, package: str) -> Iterator[str]:
     to a start."""
     for entry in os.scandir(folder):
         name, _, suffix = entry.name.partition('.')
+        if name == '__pycache__':       # root's may be closed to the user of the broker
+            continue
         if entry.is_dir():
             yield from _modules_in(entry.path, f'{package}.{name}')
         elif suffix == 'py' or suffix.endswith('so'):
