@@ -23,6 +23,7 @@ from kbroker.daemon.node import Node
 from kbroker.daemon.stopping import StopProgress
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from kbroker.log.fs import FileSystem
+from kbroker.log.log_directory import contains
 from kbroker.metadata.directory import META_PROPERTIES_FILE
 from kbroker.metadata.features import METADATA_VERSION, RELEASES
 from kbroker.security.escape import shown
@@ -74,8 +75,8 @@ def hand_over(config: Config, *, fs: FileSystem | None = None) -> Report:
 
 
 def check_stopped(node: Node) -> None:
-    """Raise LogDirectoryError if the directory is not formatted, or if another process uses it."""
-    if not node.fs.exists(os.path.join(node.directory, META_PROPERTIES_FILE)):
+    """Raise LogDirectoryError if the directory is not formatted, or if another process uses it. Raise OSError."""
+    if not contains(node.fs, node.directory, META_PROPERTIES_FILE):
         raise LogDirectoryError(f'{node.directory}: found no {META_PROPERTIES_FILE}, expected the log directory of a '
                                 'broker')
     lock = os.path.join(node.directory, LOCK_FILE)

@@ -26,7 +26,8 @@ from kbroker.settings.file_modes import check_data_directory, check_secret_file,
 from kbroker.settings.properties import read_properties, read_text
 from kbroker.settings.table import SETTINGS
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, readable=False, path_type=Path)
+"""A file whose reading reports a missing right, because click's message has no remedy."""
 
 log = logging.getLogger('kbroker')
 
@@ -87,20 +88,35 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
         given['advertised.listeners'] = f'PLAINTEXT://{advertise}'
     given |= dict(_parse_assignment(text) for text in assignments)
     with _failing_in_one_line():
-        broker = Broker(_configure(given, warnings, config_file, names_in_file))
+        config = _configure(given, warnings, config_file, names_in_file)
+    with _failing_in_one_line(config):
+        broker = Broker(config)
         broker.start()
     return broker
 
 
 @contextlib.contextmanager
-def _failing_in_one_line() -> Iterator[None]:
-    """End the process with one line on stderr if an error is raised that an operator can mend."""
+def _failing_in_one_line(config: Config | None = None) -> Iterator[None]:
+    """End the process with one line on stderr if an error is raised that an operator can mend.
+
+    With `config`, the process needs to write the log directory.
+    """
     try:
         yield
-    except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
-        _fail(str(error))
     except OSError as error:
-        _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
+        _fail_by(error, config)
+    except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
+        cause = error.__context__
+        if isinstance(error, KafkaError) and isinstance(cause, OSError) and cause.filename:
+            _fail_by(cause, config)     # a failed write of the metadata log
+        _fail(str(error))
+
+
+def _fail_by(error: OSError, config: Config | None = None) -> NoReturn:
+    """End the process with one line on stderr about an error of the operating system."""
+    from kbroker.base.os_errors import describe  # needed only after an error
+
+    _fail(describe(error, None if config is None else config.log_directory))
 
 
 def _configure(given: dict[str, str], warnings: list[str], config_file: Path | None,
@@ -183,10 +199,8 @@ def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> Non
     given = {} if config_file is None else _read_file(config_file)[0]
     if data_dir is not None:
         given['log.dirs'] = data_dir
-    try:
+    with _failing_in_one_line():
         report = read_status(Config(given).log_directory)
-    except (ConfigError, OSError) as error:
-        _fail(str(error))
     click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
 
 
@@ -210,7 +224,9 @@ def hand_over(config_file: Path | None, data_dir: str | None, as_json: bool) -> 
     if data_dir is not None:
         given['log.dirs'] = data_dir
     with _failing_in_one_line():
-        report = hand_over_directory(_configure({**given, **WITHOUT_DELETIONS}, warnings, config_file, names_in_file))
+        config = _configure({**given, **WITHOUT_DELETIONS}, warnings, config_file, names_in_file)
+    with _failing_in_one_line(config):
+        report = hand_over_directory(config)
     click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
 
 
@@ -240,8 +256,9 @@ def storage(action: str, config_file: Path | None, data_dir: str | None, cluster
     given = {} if config_file is None else _read_file(config_file)[0]
     if data_dir is not None:
         given['log.dirs'] = data_dir
-    try:
+    with _failing_in_one_line():
         settings = Config(given)
+    try:
         os.umask(int(settings.kbroker_file_umask, 8))
         if cluster_id is not None:
             parse_uuid(cluster_id)
@@ -259,7 +276,9 @@ def storage(action: str, config_file: Path | None, data_dir: str | None, cluster
             return
         properties = format_directory(FileSystem(), directory, settings.node_id, int(time.time() * 1000), cluster_id,
                                       list(records.values()), levels)
-    except (ConfigError, KafkaError, LogDirectoryError, OSError, ValueError) as error:
+    except OSError as error:
+        _fail_by(error, settings)
+    except (ConfigError, KafkaError, LogDirectoryError, ValueError) as error:
         _fail(str(error))
     click.echo(f'{directory}: formatted for cluster {properties.cluster_id}, with {len(records)} SCRAM credentials')
     for cost in costs_of(levels):
@@ -321,8 +340,10 @@ def _describe_settings() -> Iterator[str]:
 def _read_file(path: Path) -> tuple[dict[str, str], list[str]]:
     try:
         return read_properties(read_text(path))
-    except (OSError, UnicodeDecodeError) as error:
-        _fail(f'{path}: {error.strerror if isinstance(error, OSError) else "not UTF-8 text"}')
+    except OSError as error:
+        _fail_by(error)
+    except UnicodeDecodeError:
+        _fail(f'{path}: not UTF-8 text')
     except ValueError as error:
         _fail(f'{path}: {error}')
 

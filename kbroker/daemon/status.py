@@ -224,9 +224,12 @@ def check_peer(connection: socket.socket, directory: str) -> None:
 
 
 def unreachable(directory: str) -> OSError:
-    """Return the error to raise if the status socket of a directory does not exist in this network namespace."""
+    """Return the error to raise if the status socket of a directory does not exist in this network namespace.
+
+    Raise PermissionError if this user may not read the directory, and so cannot know whether a broker runs.
+    """
     holder = None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError):
         holder = FileSystem().lock_holder(os.path.join(directory, LOCK_FILE))
     if holder is None:
         return NoBrokerError(f'no broker runs on {directory}')

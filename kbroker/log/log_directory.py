@@ -1,5 +1,7 @@
 """A log directory: its lock, and the partitions in it."""
 import os
+from collections.abc import Iterable
+from errno import EACCES, ENOLCK, ENOSYS, EOPNOTSUPP, EROFS
 
 from kbroker.base.errors import LogDirectoryError
 from kbroker.log.checkpoints import (
@@ -22,6 +24,8 @@ from kbroker.log.inventory import INVENTORY_FILE, META_PROPERTIES_FILE
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 
 QUORUM_STATE_FILE = 'quorum-state'
+WITHOUT_LOCKS = (ENOLCK, ENOSYS, EOPNOTSUPP)
+"""The errors of a file system that does not lock files."""
 FILES_BESIDE = (
     CLEAN_SHUTDOWN_FILE, CLEANER_FILE, DAMAGE_FILE, HIGH_WATERMARK_FILE, INVENTORY_FILE, LEADER_EPOCH_FILE, LOCK_FILE,
     LOG_START_OFFSET_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE, QUORUM_STATE_FILE,
@@ -29,13 +33,48 @@ FILES_BESIDE = (
 
 
 def lock_directory(fs: FileSystem, directory: str) -> File:
-    """Lock the directory for as long as the returned file lives. Raise LogDirectoryError if another broker uses it.
+    """Lock the directory for as long as the returned file lives.
+
+    Raise LogDirectoryError if another broker uses the directory, or if its file system has no locks. Raise OSError.
     """
     path = os.path.join(directory, LOCK_FILE)
     try:
         return fs.lock(path)
-    except (BlockingIOError, PermissionError) as error:
-        raise LogDirectoryError(f'{path} is locked: another broker, kbroker or Kafka, uses {directory}') from error
+    except BlockingIOError as error:
+        holder = fs.lock_holder(path)
+        process = f' (process {holder})' if holder else ''
+        raise LogDirectoryError(f'{path} is locked: another broker, kbroker or Kafka, uses {directory}{process}: stop '
+                                'it first, or name another directory') from error
+    except OSError as error:
+        if error.errno in WITHOUT_LOCKS:
+            raise LogDirectoryError(f'{path}: found a file system that locks no files ({error.strerror}), expected one '
+                                    'with POSIX record locks: use a local disk, or start the lock service of NFS '
+                                    '(rpc.statd)') from error
+        raise
+
+
+def check_access(fs: FileSystem, directory: str, partitions: Iterable[tuple[str, int]]) -> None:
+    """Raise OSError for the first directory or file of the log directory that this user may not use.
+
+    Without this check, a segment of another user would fail when a client first needs it. Files that are not the
+    broker's are not checked.
+    """
+    refused = fs.first_refused(directory, FILES_BESIDE)
+    for name in (METADATA_DIRECTORY, *(f'{topic}-{partition}' for topic, partition in partitions)):
+        path = os.path.join(directory, name)
+        if refused is None and fs.exists(path):
+            refused = fs.first_refused(path)
+    if refused is not None:
+        code = EROFS if fs.is_read_only(refused) else EACCES
+        raise OSError(code, os.strerror(code), refused)
+
+
+def contains(fs: FileSystem, directory: str, name: str) -> bool:
+    """Return whether a directory exists and contains the file `name`. Raise OSError if the directory cannot be read."""
+    try:
+        return name in fs.listdir(directory)
+    except FileNotFoundError:
+        return False
 
 
 def check_files(fs: FileSystem, directory: str) -> None:

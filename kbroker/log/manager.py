@@ -35,7 +35,7 @@ from kbroker.log.fs import File, FileSystem, is_shortage, shared_open_files, syn
 from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
-from kbroker.log.log_directory import check_files, list_partitions, lock_directory
+from kbroker.log.log_directory import check_access, check_files, list_partitions, lock_directory
 from kbroker.log.new_logs import NewLogs
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.periodic import Periodic
@@ -101,7 +101,10 @@ class LogManager:
         if not fs.exists(directory):
             fs.mkdir(directory)
         check_files(fs, directory)
-        list_partitions(fs, directory)      # before the lock file is created: a refused directory is left unchanged
+        # Before the lock file is created: a refused directory is left unchanged.
+        partitions = list_partitions(fs, directory)
+        if os.geteuid() != 0:       # root may use the files of all users
+            check_access(fs, directory, partitions)
         self._lock: File | None = lock_directory(fs, directory)
         try:
             self.found = list_partitions(fs, directory)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import LogDirectoryError
 from kbroker.log.fs import FileSystem
+from kbroker.log.log_directory import contains
 from kbroker.log.manager import LogManager
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.directory import META_PROPERTIES_FILE, read_meta_properties
@@ -22,7 +23,7 @@ def changed_directory(directory: str) -> Iterator[MetadataController]:
     user. The broker of another user could not open the files that this process would write.
     """
     fs = FileSystem()
-    if not fs.exists(os.path.join(directory, META_PROPERTIES_FILE)):
+    if not contains(fs, directory, META_PROPERTIES_FILE):
         raise LogDirectoryError(f'{directory}: found no {META_PROPERTIES_FILE}, expected the log directory of a broker')
     owner = os.stat(directory).st_uid
     if owner != os.geteuid():

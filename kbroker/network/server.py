@@ -186,8 +186,9 @@ class Server:
         except UnicodeError:
             raise OSError(errno.EINVAL, f'cannot listen on {where}: the name of the host is not valid') from None
         family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = None
         try:
+            listener = socket.socket(family, kind, protocol)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             for option, size in self._buffer_options:
@@ -196,8 +197,11 @@ class Server:
             listener.setblocking(False)
             handler = self._reactor.watch(listener.fileno(), lambda: self._accept(listener, endpoint))
         except OSError as error:
-            listener.close()
-            raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}') from None
+            from kbroker.network.listen_errors import remedy  # needed only after an error
+
+            if listener is not None:
+                listener.close()
+            raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}{remedy(error, address)}') from None
         self._listeners.append((listener, handler))
 
     def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:

@@ -26,6 +26,9 @@ F = TypeVar('F', bound=Callable[..., Any])
 
 INTERRUPTED = 130
 READER_GONE = 141
+FILE = click.Path(exists=True, dir_okay=False, readable=False, path_type=Path)
+DIRECTORY = click.Path(exists=True, file_okay=False, readable=False, path_type=Path)
+"""Types of options. Reading reports a missing right, because click's message has no remedy."""
 SETTINGS = {'help_option_names': ['-h', '--help'], 'max_content_width': 100}
 
 
@@ -83,8 +86,9 @@ def one_line_ending(program: str) -> Iterator[None]:
         ToolError(str(error)).show()
         sys.exit(1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        ToolError(f'{error.filename}: {reason}' if error.filename else reason).show()
+        from kbroker.base.os_errors import describe  # needed only after an error
+
+        ToolError(describe(error)).show()
         sys.exit(1)
 
 

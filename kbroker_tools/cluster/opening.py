@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker_tools.base.command import command_line
+from kbroker_tools.base.command import DIRECTORY, FILE, command_line
 
 if TYPE_CHECKING:
     from kbroker_tools.base.render import Output
@@ -37,9 +37,9 @@ def broker_options(function: F) -> F:
 
 def _options_of_place(function: F, *, can_read: bool) -> F:
     for option in (
-        click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+        click.option('--command-config', type=FILE, metavar='FILE',
                      help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.'),
-        click.option('--data-dir', type=click.Path(exists=True, file_okay=False, path_type=Path), metavar='DIR',
+        click.option('--data-dir', type=DIRECTORY, metavar='DIR',
                      help='A log directory to read; no broker is needed.', hidden=not can_read),
         click.option('--bootstrap-server', metavar='HOST:PORT,...', help='The broker to ask.'),
     ):

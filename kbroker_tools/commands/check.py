@@ -19,7 +19,7 @@ from kbroker.log.check import Finding, Severity
 from kbroker.log.damage_notes import METADATA
 from kbroker.log.damage_report import accept_damage, forget_partitions, lost_batches
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
-from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
+from kbroker_tools.base.command import DIRECTORY, SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Output
 from kbroker_tools.check.advice import Adviser
 from kbroker_tools.check.directory_check import DirectoryCheck, PartitionTask, check_one
@@ -35,7 +35,7 @@ check."""
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.argument('directories', nargs=-1, required=True, metavar='DIR...',
-                type=click.Path(exists=True, file_okay=False, path_type=Path))
+                type=DIRECTORY)
 @click.option('--repair', is_flag=True,
               help='Show how indexes and producer snapshots would be rebuilt from the log. --no-dry-run rebuilds them.')
 @click.option('--dry-run/--no-dry-run', default=None,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from kbroker.base.words import words_for_bytes, words_for_duration
-from kbroker_tools.base.command import INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
+from kbroker_tools.base.command import FILE, INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_count
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='Decode values into a typed column; values that do not match the schema stay in value_undecoded.')
 @click.option('--value-schema', metavar='SCHEMA|@FILE',
               help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message.')
-@click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+@click.option('--command-config', type=FILE, metavar='FILE',
               help='Client settings for the broker (security.protocol, sasl.*, ssl.*), as properties.')
 @click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
               help='An option of the data source: isolation, splitBytes, kafka.security.protocol ...; may be repeated.')

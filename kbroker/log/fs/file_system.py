@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from errno import ENOSYS
 
 from kbroker.base.errors import CorruptLogError
@@ -21,6 +21,8 @@ SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname()
 """True if the kernel's syncfs hides write errors."""
 
 
+READ_ONLY = '.checkpoint'
+"""The end of the names of metadata snapshots. Apache Kafka removes the right to write to them."""
 NO_FILE = -2
 """The size that `sizes` reports for a directory, a pipe, a socket, a device or a broken link."""
 KINDS = {stat.S_IFREG: 'a file', stat.S_IFDIR: 'a directory', stat.S_IFIFO: 'a named pipe', stat.S_IFSOCK: 'a socket'}
@@ -89,6 +91,26 @@ class FileSystem:
         except OSError:
             return 'a link to no file' if os.path.islink(path) else 'nothing'
         return KINDS.get(stat.S_IFMT(mode), 'a device')
+
+    def first_refused(self, path: str, names: Collection[str] | None = None) -> str | None:
+        """Return the path of a directory if this user may not change it, or of its first file that this user may not
+        read and write. Return None if there is none.
+
+        `names` limits the check to these files. Files that Apache Kafka makes read-only only have to be readable.
+        """
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            return path
+        with os.scandir(path) as entries:
+            for entry in entries:
+                mode = os.R_OK if entry.name.endswith(READ_ONLY) else os.R_OK | os.W_OK
+                is_wanted = _is_file(entry) and (names is None or entry.name in names)
+                if is_wanted and not os.access(entry.path, mode, effective_ids=True):
+                    return entry.path
+        return None
+
+    def is_read_only(self, path: str) -> bool:
+        """Return whether the file system that contains `path` is mounted read-only."""
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
     def stats(self, path: str) -> dict[str, tuple[int, int]]:
         """Return {name: (size in bytes, time of the last change in ms)} of the files and subdirectories of a directory.
