@@ -24,6 +24,8 @@ def handle(request: Request, body: Any) -> Any:
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
         raise KafkaError(code, f'endpoint type {BROKERS} (brokers) expected, found {body.endpoint_type}')
     host, port = request.advertised_address
+    if node.address_watch is not None:
+        node.address_watch.look(request.connection.listener_name, request.client_host)
     node_id = node.metadata.node_id
     return DescribeClusterResponse(
         cluster_id=node.metadata.cluster_id, controller_id=node_id,

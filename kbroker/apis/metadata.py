@@ -45,6 +45,8 @@ def handle(request: Request, body: Any) -> Steps:
     node = request.node
     node_id = node.metadata.node_id
     host, port = request.advertised_address
+    if node.address_watch is not None:
+        node.address_watch.look(request.connection.listener_name, request.client_host)
     response = MetadataResponse(
         brokers=[MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port,
                                                          rack=node.config.broker_rack)],

@@ -37,7 +37,7 @@ from kbroker.network.worker import Worker
 from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
 from kbroker.settings.config import Config
-from kbroker.settings.exposure import addresses_for_clients, check_exposure
+from kbroker.settings.exposure import addresses_for_clients, check_exposure, may_be_unreachable
 from kbroker.settings.listeners import Listener
 from kbroker.settings.rows import INT_MAX
 from kbroker.settings.table import addresses_with_limits
@@ -130,7 +130,9 @@ class Broker:
             self.node.authentication.start(Background(self.timers, self.login_worker.submit),
                                            self.token_worker.submit)
             self._bind()
-            self.node.open(self._with_bound_ports(advertised))
+            advertised = self._with_bound_ports(advertised)
+            self._watch_addresses(advertised)
+            self.node.open(advertised)
         except BaseException:
             self._release(self.node.abandon)
             raise
@@ -307,6 +309,13 @@ class Broker:
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
         return [replace(listener, port=listener.port or bound[listener.name]) for listener in advertised]
+
+    def _watch_addresses(self, advertised: list[Listener]) -> None:
+        unreachable = may_be_unreachable(self.config, advertised)
+        if unreachable:
+            from kbroker.apis.serving.address_watch import AddressWatch  # seldom needed
+
+            self.node.address_watch = AddressWatch(unreachable)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.node.connection_closed(connection.connection_id)

@@ -47,6 +47,7 @@ from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
 
 if TYPE_CHECKING:
+    from kbroker.apis.serving.address_watch import AddressWatch
     from kbroker.metadata.access_control import AclFollower
     from kbroker.security.authorizer import Authorizer
 
@@ -64,7 +65,7 @@ class Node:
     # Handlers in C look up these attributes for each request. Looking up a slot takes less time than looking up a key
     # in a dict with more than 30 keys.
     __slots__ = (
-        '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
+        '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
         'quotas', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
@@ -122,6 +123,8 @@ class Node:
         self.audit = Audit()
         """The audit. This one records nothing; the broker replaces it if `kbroker.audit.log` names a file."""
         self.authentication = Authentication(self)
+        self.address_watch: AddressWatch | None = None
+        """The listeners to warn about when a client of another machine asks for the brokers; None if there is none."""
         self._sync = sync
         self._submit = submit
         self._closers: list[Callable[[], None]] = []

@@ -10,6 +10,10 @@ from kbroker.base.lean_dataclasses import replace
 from kbroker.settings.config import Config
 from kbroker.settings.listeners import Listener
 
+CONTAINER_ID_DIGITS = 12
+"""The length of the host name that Docker and Podman give a container: the first digits of its id."""
+HEX_DIGITS = set('0123456789abcdef')
+
 
 def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
     """Return (addresses for clients, warnings for the operator). An empty host becomes this machine's name.
@@ -35,6 +39,29 @@ def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
     else:
         name = found[0][3] or name
     return [replace(listener, host=listener.host or name) for listener in listeners], warnings
+
+
+def may_be_unreachable(config: Config, advertised: list[Listener]) -> list[Listener]:
+    """Return the listeners that other machines reach, although they advertise an address that is of no use there.
+
+    Such an address is this machine itself, or the id of a container, which is the name of the machine in it.
+    """
+    bound = {listener.name: listener for listener in config.bound_listeners}
+    return [listener for listener in advertised
+            if (is_own_machine(listener.host) or _is_container_id(listener.host))
+            and listener.name in bound and not is_loopback(bound[listener.name].host)]
+
+
+def is_own_machine(host: str) -> bool:
+    """Return whether a host means the machine of whoever uses it, without asking the resolver."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == 'localhost' or host.endswith('.localhost')
+
+
+def _is_container_id(host: str) -> bool:
+    return len(host) == CONTAINER_ID_DIGITS and set(host) <= HEX_DIGITS and host == socket.gethostname()
 
 
 def is_loopback(host: str) -> bool:
