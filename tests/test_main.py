@@ -20,7 +20,7 @@ from support.brokers.in_process_broker import InProcessBroker
 from kbroker import __version__
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.daemon import systemd
+from kbroker.daemon import container, systemd
 from kbroker.daemon.logs import JournalFormatter
 from kbroker.daemon.main import main
 from kbroker.metadata.features import RELEASES
@@ -105,6 +105,50 @@ def test_serve_starts_says_that_it_is_ready_and_stops_on_a_signal(broker):
     assert made.calls == ['start', 'stop', 'stopped']
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, 'a second signal must end the process at once'
     assert made.alarm_s > 0, 'a shutdown must not last forever'
+
+
+def test_variables_give_the_options_and_the_command_line_wins(broker, tmp_path, monkeypatch):
+    settings = tmp_path / 'server.properties'
+    settings.write_text('num.partitions=2\nlog.retention.hours=5\n')
+    for name, value in {'CONFIG': str(settings), 'DATA_DIR': '/data', 'LISTEN': '0.0.0.0:9092', 'LOG_JSON': 'true',
+                        'ADVERTISE': 'localhost:9092', 'SET': 'num.partitions=3 log.retention.bytes=4'}.items():
+        monkeypatch.setenv(f'KBROKER_{name}', value)
+    result = run('serve', '--advertise', 'kbroker:9092')
+    assert result.exit_code == 0
+    assert result.stderr.startswith('{"time_ms"')
+    config = broker.made[0].config
+    assert (config['num.partitions'], config['log.retention.bytes'], config['log.retention.hours']) == (3, 4, 5)
+    assert config.log_directory == '/data'
+    assert [str(listener) for listener in config.bound_listeners] == ['PLAINTEXT://0.0.0.0:9092']
+    assert [str(listener) for listener in config.advertised] == ['PLAINTEXT://kbroker:9092']
+
+
+def test_a_variable_with_a_wrong_value_is_named(monkeypatch):
+    monkeypatch.setenv('KBROKER_CONFIG', '/nowhere/server.properties')
+    result = run('serve')
+    assert result.exit_code == 2
+    assert "(env var: 'KBROKER_CONFIG'): File '/nowhere/server.properties' does not exist." in result.stderr
+
+
+@pytest.mark.parametrize(('kind', 'is_warned'), [('', False), ('lxc', False), ('oci', True)])
+def test_a_container_warns_about_records_on_no_volume_and_other_machines_do_not(broker, monkeypatch, kind, is_warned):
+    monkeypatch.setattr(container, 'mount_of', lambda directory, lines: ('/', 'overlay'))
+    monkeypatch.setenv('container', kind)
+    assert ('WARNING kbroker: /data is on no volume' in run('serve').stderr) == is_warned
+
+
+def test_the_address_for_clients_may_come_from_a_file(broker, tmp_path):
+    (tmp_path / 'advertise').write_text('localhost:49153\n')
+    assert run('serve', '--advertise', f'@{tmp_path / "advertise"}').exit_code == 0
+    assert [str(listener) for listener in broker.made[0].config.advertised] == ['PLAINTEXT://localhost:49153']
+
+
+def test_a_file_for_the_address_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / 'binary').write_bytes(b'\xff')
+    for path, reason in ((tmp_path, 'Is a directory'), (tmp_path / 'binary', 'not UTF-8 text')):
+        result = run('serve', '--advertise', f'@{path}')
+        assert result.exit_code == 1
+        assert result.stderr == f'kbroker: --advertise: {path}: {reason}; expected a file with HOST:PORT\n'
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

@@ -1,5 +1,6 @@
 """A clean stop logs its progress, and ends by force if it hangs."""
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 from support.brokers.broker_process import ROOT
+from support.runner.machine_requirements import do_without
 
 from kbroker.daemon import stopping
 from kbroker.daemon.stopping import STALL_LIMIT_S, SYNC_LIMIT_S, StopProgress
@@ -19,6 +21,16 @@ stopping.LOOK_S, stopping.STALL_LIMIT_S = 0.001, 0
 progress = stopping.StopProgress()
 signal.pause()
 """
+
+
+@pytest.fixture
+def as_process_1():
+    """The start of a command line that runs a program as process 1 of a PID namespace."""
+    command = ['unshare', '--pid', '--fork', '--kill-child']
+    done = subprocess.run([*command, 'true'], capture_output=True, text=True, check=False)
+    if done.returncode:
+        do_without('mount', done.stderr.strip())
+    return command
 
 
 @pytest.fixture
@@ -49,6 +61,23 @@ def test_a_stop_that_hangs_ends_the_process_with_a_line_in_the_log():
     assert done.returncode == -signal.SIGALRM
     assert done.stderr == ('the broker ends without a clean stop: no progress for 0 s: answering the requests under '
                            'way; the next start recovers\n')
+
+
+def test_a_stop_that_hangs_ends_process_1(as_process_1):
+    """The kernel ignores a signal with its default action for process 1, which the broker is in a container."""
+    done = subprocess.run([*as_process_1, sys.executable, '-c', HANG], cwd=ROOT, capture_output=True, text=True,
+                          timeout=180, check=False)
+    assert done.returncode == 128 + signal.SIGALRM
+    assert 'the broker ends without a clean stop' in done.stderr
+
+
+def test_a_signal_ends_process_1_before_the_broker_is_ready(as_process_1, tmp_path):
+    with subprocess.Popen([*as_process_1, sys.executable, '-m', 'kbroker', 'serve', '--advertise',
+                           f'@{tmp_path / "never"}'], cwd=ROOT, stderr=subprocess.PIPE, text=True) as broker:
+        assert 'waiting for the address' in broker.stderr.readline()
+        process_1, = (ROOT / f'/proc/{broker.pid}/task/{broker.pid}/children').read_text().split()
+        os.kill(int(process_1), signal.SIGTERM)
+        assert broker.wait(timeout=180) == 128 + signal.SIGTERM
 
 
 def test_a_stop_that_goes_on_gets_more_time_from_the_service_manager(manager, progress):

@@ -28,6 +28,13 @@ from kbroker.settings.table import SETTINGS
 
 FILE = click.Path(exists=True, dir_okay=False, readable=False, path_type=Path)
 """A file whose reading reports a missing right, because click's message has no remedy."""
+config_option = partial(click.option, '--config', 'config_file', type=FILE, metavar='FILE', envvar='KBROKER_CONFIG',
+                        show_envvar=True)
+data_dir_option = click.option('--data-dir', metavar='DIR', envvar='KBROKER_DATA_DIR', show_envvar=True,
+                               help='The log directory (log.dirs).  [default: data]')
+
+CONTAINER_VARIABLE, CONTAINERS = 'container', ('oci', 'podman', 'docker')
+"""The variable that names the kind of the container, and its values in those that people remove and create again."""
 
 log = logging.getLogger('kbroker')
 
@@ -39,18 +46,26 @@ def main() -> None:
 
 
 @main.command()
-@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='Settings, in server.properties syntax.')
-@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
-@click.option('--listen', metavar='HOST:PORT', help='The address to bind (listeners).  [default: 127.0.0.1:9092]')
-@click.option('--advertise', metavar='HOST:PORT', help='The address given to clients (advertised.listeners).')
-@click.option('--set', 'assignments', metavar='NAME=VALUE', multiple=True,
-                        help='Set any setting by its dotted name; repeatable. It overrides FILE and the other options.')
-@click.option('--log-json', is_flag=True, help='Log JSON lines instead of human-readable ones.')
+@config_option(help='Settings, in server.properties syntax.')
+@data_dir_option
+@click.option('--listen', metavar='HOST:PORT', envvar='KBROKER_LISTEN', show_envvar=True,
+              help='The address to bind (listeners).  [default: 127.0.0.1:9092]')
+@click.option('--advertise', metavar='HOST:PORT|@FILE', envvar='KBROKER_ADVERTISE', show_envvar=True,
+              help='The address given to clients (advertised.listeners). With @FILE, the broker waits until FILE '
+                   'contains it.')
+@click.option('--set', 'assignments', metavar='NAME=VALUE', multiple=True, envvar='KBROKER_SET', show_envvar=True,
+              help='Set any setting by its dotted name; repeatable. It overrides FILE and the other options. The '
+                   'variable may have several, with blanks between them.')
+@click.option('--log-json', is_flag=True, envvar='KBROKER_LOG_JSON', show_envvar=True,
+              help='Log JSON lines instead of human-readable ones.')
 def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
           assignments: tuple[str, ...], log_json: bool) -> None:
     """Run the broker until SIGTERM or SIGINT."""
     logs.set_up(log_json)
     _raise_descriptor_limit()
+    if os.getpid() == 1:
+        for number in _stopping_signals():
+            _end_at_once_on(number)
     with keeping_everything():
         broker = _start(config_file, data_dir, listen, advertise, assignments)
     with exempting_the_old():
@@ -85,14 +100,33 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
     if listen is not None:
         given['listeners'] = f'PLAINTEXT://{listen}'
     if advertise is not None:
-        given['advertised.listeners'] = f'PLAINTEXT://{advertise}'
+        given['advertised.listeners'] = f'PLAINTEXT://{_address_of(advertise)}'
     given |= dict(_parse_assignment(text) for text in assignments)
     with _failing_in_one_line():
         config = _configure(given, warnings, config_file, names_in_file)
     with _failing_in_one_line(config):
         broker = Broker(config)
         broker.start()
+    if os.environ.get(CONTAINER_VARIABLE) in CONTAINERS:
+        from kbroker.daemon.container import warnings_in_a_container  # only containers need it
+
+        for warning in warnings_in_a_container(os.environ, broker.directory):
+            log.warning('%s', warning)
     return broker
+
+
+def _address_of(advertise: str) -> str:
+    """Return the address for clients. `@FILE` means the text of that file, as soon as the file has one."""
+    if not advertise.startswith('@'):
+        return advertise
+    from kbroker.daemon.container import await_text  # only containers need it
+
+    path = Path(advertise[1:])
+    try:
+        return await_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else 'not UTF-8 text'
+        _fail(f'--advertise: {path}: {reason}; expected a file with HOST:PORT')
 
 
 @contextlib.contextmanager
@@ -178,19 +212,26 @@ def _stopping_signals() -> list[signal.Signals]:
     return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
 
 
+def _end_at_once_on(number: int) -> None:
+    """Let a signal end the process, which is as safe as a crash.
+
+    The kernel's default action does that even if no Python code can run. Process 1 of a container has no such action.
+    """
+    signal.signal(number, signal.SIG_DFL if os.getpid() != 1 else lambda number, frame: os._exit(128 + number))
+
+
 def _stop(broker: Any, number: int) -> None:
-    # While the broker stops, signals have the kernel's default action. So a second signal ends the process, and so does
-    # the alarm of a stop that hangs. That is as safe as a crash, and works even if no Python code can run.
+    # While the broker stops, a second signal ends the process, and so does the alarm of a stop that hangs.
     for again in _stopping_signals():
-        signal.signal(again, signal.SIG_DFL)
+        _end_at_once_on(again)
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
     systemd.notify('STOPPING=1')
     broker.stop(StopProgress())
 
 
 @main.command()
-@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker was given.')
-@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@config_option(help='The settings that the broker was given.')
+@data_dir_option
 @click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes.')
 def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
     """Print what a running broker holds in memory, and the bound of each structure."""
@@ -205,8 +246,8 @@ def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> Non
 
 
 @main.command('hand-over')
-@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker was given.')
-@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@config_option(help='The settings that the broker was given.')
+@data_dir_option
 @click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; times in milliseconds.')
 def hand_over(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
     """Bring the log directory of a stopped or killed broker to rest, before Apache Kafka opens it.
@@ -232,8 +273,8 @@ def hand_over(config_file: Path | None, data_dir: str | None, as_json: bool) -> 
 
 @main.command()
 @click.argument('action', type=click.Choice(['format']), default='format', required=False)
-@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker will be given.')
-@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@config_option(help='The settings that the broker will be given.')
+@data_dir_option
 @click.option('--cluster-id', metavar='ID', help='The id of the cluster, 22 characters.  [default: a random one]')
 @click.option('--add-scram', 'scram', metavar='MECHANISM=[name=NAME,password=PASSWORD]', multiple=True,
               help='A user of SCRAM-SHA-256 or SCRAM-SHA-512; repeatable. The list in brackets may also have '

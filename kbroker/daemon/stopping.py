@@ -6,6 +6,7 @@ If a stop makes no progress, the watch ends the process, which is as safe as a c
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -75,3 +76,4 @@ class StopProgress:
         logger.critical('the broker ends without a clean stop: no progress for %d s: %s; the next start recovers',
                         now_s - self._noted_s, self)
         signal.raise_signal(signal.SIGALRM)
+        os._exit(128 + signal.SIGALRM)      # the kernel ignores the signal for process 1 of a container
