@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -189,6 +189,11 @@ sbom: build/packaging/installed  ## Write the software bill of materials of the 
 
 reproducible: $(VENV)/installed-for-tests  ## Build the last commit twice, in unlike surroundings, and compare the hashes of sdist and wheel.
 	$(PY) packaging/reproducible.py build/reproducible
+
+# The tags are kbroker:VERSION and kbroker:VERSION-tools. The limits of the sizes are in build_image.py.
+image: build/packaging/installed  ## Build the container image of the wheel in dist/, and run it. Needs buildah, mmdebstrap and podman.
+	$(PYTHON) packaging/image/build_image.py $(DIST)
+	$(PYTHON) packaging/image/check_image.py $(DIST)
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info

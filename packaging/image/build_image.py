@@ -1,0 +1,126 @@
+"""Builds the container image from a wheel: `kbroker:VERSION` has the broker, `kbroker:VERSION-tools` all commands.
+
+    build_image.py DIST
+
+DIST is the directory of the wheel. The files of Debian and Python come from mmdebstrap, whose hook is fill_root.py. The
+same inputs give the same image, in any directory. SOURCE_DATE_EPOCH is the time of all files that are newer.
+"""
+import gzip
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from typing import NamedTuple
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+CONTEXT = ROOT / 'build' / 'image'
+PACKAGING = ROOT / 'build' / 'packaging' / 'venv' / 'bin'
+
+TOOLS = {'mmdebstrap': 'mmdebstrap', 'buildah': 'buildah', 'strip': 'binutils', 'readelf': 'binutils', 'git': 'git'}
+"""Maps each program that a build runs to the package of Debian that has it."""
+SUITES = {'3.11': 'bookworm', '3.13': 'trixie'}
+"""Maps a version of Python to the stable release of Debian that has it."""
+ARCHITECTURES = {'x86_64': 'amd64', 'aarch64': 'arm64'}
+WHEEL = re.compile(r'kbroker-([^-]+)-cp3(\d+)-cp3\d+-(?:many)?linux\w*?_(x86_64|aarch64)\.whl')
+PACKAGES = ('base-files', 'libc6', 'libgcc-s1', 'ca-certificates', 'tzdata', 'python{0}-minimal',
+            'libpython{0}-stdlib')
+PATHS = ('path-exclude=/usr/share/*', 'path-include=/usr/share/doc/*/copyright', 'path-include=/usr/share/zoneinfo/*',
+         'path-include=/usr/share/ca-certificates/*')
+
+MOST_UNPACKED, MOST_COMPRESSED = 80_000_000, 30_000_000
+"""The limits in bytes of the image with the broker."""
+
+
+class Wheel(NamedTuple):
+    path: pathlib.Path
+    version: str
+    python: str
+    machine: str
+
+
+def main():
+    wheel = find_wheel(pathlib.Path(sys.argv[1]))
+    check_tools()
+    shutil.rmtree(CONTEXT, ignore_errors=True)
+    CONTEXT.mkdir(parents=True)
+    os.environ['SOURCE_DATE_EPOCH'] = epoch = os.environ.get('SOURCE_DATE_EPOCH') or time_of_last_commit()
+    os.umask(0o022)
+    make_archives(wheel)
+    check_sizes()
+    for target, tag in (('broker', image_of(wheel.version)), ('tools', f'{image_of(wheel.version)}-tools')):
+        run('buildah', '--log-level', 'error', 'build', '--quiet', '--format', 'docker', '--timestamp', epoch,
+            '--arch', ARCHITECTURES[wheel.machine], '--build-arg', f'VERSION={wheel.version}', '--target', target,
+            '--tag', tag, '--file', str(HERE / 'Containerfile'), str(CONTEXT))
+        print(tag)
+
+
+def find_wheel(directory):
+    """Return the only wheel in `directory`."""
+    found = sorted(directory.glob('*.whl'))
+    match = WHEEL.fullmatch(found[0].name) if len(found) == 1 else None
+    if match is None:
+        sys.exit(f'{directory}: found {", ".join(path.name for path in found) or "no wheel"}, expected one wheel of '
+                 'kbroker for Linux: run make package')
+    version, minor, machine = match.groups()
+    if f'3.{minor}' not in SUITES:
+        sys.exit(f'{found[0]}: found Python 3.{minor}, expected one of {", ".join(SUITES)}, which a stable Debian has')
+    return Wheel(found[0], version, f'3.{minor}', machine)
+
+
+def image_of(version):
+    return f'kbroker:{version}'
+
+
+def check_tools():
+    missing = {package for program, package in TOOLS.items() if shutil.which(program) is None}
+    if missing:
+        sys.exit(f'missing programs to build an image: apt install {" ".join(sorted(missing))}')
+    if not (PACKAGING / 'uv').exists():
+        sys.exit(f'{PACKAGING}: found no uv, expected the programs that make packages: make build/packaging/installed')
+
+
+def time_of_last_commit():
+    return subprocess.run(['git', '-C', ROOT, 'log', '-1', '--format=%ct'], check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
+def make_archives(wheel):
+    """Write broker.tar, which is the root of the file system, and tools.tar, which adds to it."""
+    hook = shlex.join([sys.executable, str(HERE / 'fill_root.py'), str(wheel.path.resolve()), wheel.python,
+                       wheel.machine, str(PACKAGING / 'uv'), str(CONTEXT / 'tools.tar')])
+    run('mmdebstrap', '--quiet', '--variant=extract', f'--architectures={ARCHITECTURES[wheel.machine]}',
+        f'--include={",".join(PACKAGES).format(wheel.python)}', *(f'--dpkgopt={line}' for line in PATHS),
+        f'--extract-hook={hook} "$1"', '--skip=output/dev', SUITES[wheel.python], str(CONTEXT / 'broker.tar'))
+
+
+def check_sizes():
+    """Print the sizes of both images, and end the program if the one with the broker is above a limit."""
+    unpacked, compressed = size_of('broker.tar')
+    more_unpacked, more_compressed = size_of('tools.tar')
+    print(f'broker: {unpacked / 1e6:.1f} MB unpacked, {compressed / 1e6:.1f} MB compressed; with all commands: '
+          f'{(unpacked + more_unpacked) / 1e6:.1f} MB, {(compressed + more_compressed) / 1e6:.1f} MB')
+    if unpacked > MOST_UNPACKED or compressed > MOST_COMPRESSED:
+        sys.exit(f'found an image of {unpacked} bytes and {compressed} compressed, expected at most {MOST_UNPACKED} '
+                 f'and {MOST_COMPRESSED}')
+
+
+def size_of(name):
+    """Return the bytes of all files in an archive, and the bytes of the archive as a registry compresses it."""
+    with tarfile.open(CONTEXT / name) as archive:
+        unpacked = sum(member.size for member in archive)
+    return unpacked, len(gzip.compress((CONTEXT / name).read_bytes(), 6))
+
+
+def run(*command):
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        sys.exit(f'{shlex.join(command)}: found exit status {done.returncode}, expected 0')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,81 @@
+"""Containers for the checks of the image, and for the tests of the page about containers.
+
+Debian's podman runs here as root or not, with systemd or not: the options say what each of these machines can do.
+"""
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+LIMIT_S = 60
+# runc accepts the mixed control groups that crun refuses. A machine that is a container itself cannot raise limits, and
+# without systemd nothing runs a health check from time to time.
+PODMAN = ('podman', '--log-level', 'fatal', *(('--runtime', 'runc') if shutil.which('runc') else ()))
+MODEST = ('--ulimit', 'nofile=4096:4096', '--ulimit', 'nproc=4096:4096', '--health-interval', 'disable')
+CONFINED = ('--read-only', '--cap-drop', 'all', '--security-opt', 'no-new-privileges')
+
+_numbers = itertools.count()
+
+
+def check_podman():
+    """End the program with one line if podman is missing."""
+    if shutil.which('podman') is None:
+        sys.exit('missing the program that runs the image: apt install podman runc')
+
+
+def podman(*arguments, status=0):
+    """Run podman, and return what it printed on both streams. End the program if the exit status is another one."""
+    done = subprocess.run([*PODMAN, *map(str, arguments)], check=False, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=10 * LIMIT_S)
+    if done.returncode != status:
+        sys.exit(f'podman {" ".join(map(str, arguments))}: found exit status {done.returncode}, expected {status}:\n'
+                 f'{done.stdout}{done.stderr}')
+    return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def container(image, *options, command=()):
+    """Start a container in the background, and yield its name. Remove it in the end."""
+    name = f'kbroker-check-{os.getpid()}-{next(_numbers)}'
+    try:
+        podman('run', '--detach', '--name', name, *MODEST, *options, image, *command)
+        yield name
+    finally:
+        podman('rm', '--force', '--time', '0', name)
+
+
+@contextlib.contextmanager
+def volume():
+    """Create a volume, and yield its name. Remove it in the end."""
+    name = f'kbroker-check-{os.getpid()}-{next(_numbers)}'
+    podman('volume', 'create', name)
+    try:
+        yield name
+    finally:
+        podman('volume', 'rm', '--force', name)
+
+
+def logs_when(name, text):
+    """Return the log of a container as soon as it has `text`. End the program if the container ends before."""
+    end_s = time.monotonic() + LIMIT_S
+    while True:
+        is_running = state_of(name)['Running']
+        log = podman('logs', name)
+        if text in log:
+            return log
+        if not is_running or time.monotonic() > end_s:
+            sys.exit(f'expected {text!r} in the log of the container:\n{log}')
+        time.sleep(0.1)
+
+
+def state_of(name):
+    return json.loads(podman('container', 'inspect', '--format', '{{json .State}}', name))
+
+
+def one_run(image, *options, command=(), status=0):
+    """Run a container to its end, and return what it printed."""
+    return podman('run', '--rm', *MODEST, *options, image, *command, status=status)
