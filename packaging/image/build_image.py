@@ -6,6 +6,8 @@ DIST is the directory of the wheel. The files of Debian and Python come from mmd
 same inputs give the same image, in any directory. SOURCE_DATE_EPOCH is the time of all files that are newer.
 """
 import gzip
+import hashlib
+import json
 import os
 import pathlib
 import re
@@ -21,7 +23,8 @@ ROOT = HERE.parent.parent
 CONTEXT = ROOT / 'build' / 'image'
 PACKAGING = ROOT / 'build' / 'packaging' / 'venv' / 'bin'
 
-TOOLS = {'mmdebstrap': 'mmdebstrap', 'buildah': 'buildah', 'strip': 'binutils', 'readelf': 'binutils', 'git': 'git'}
+TOOLS = {'mmdebstrap': 'mmdebstrap', 'buildah': 'buildah', 'skopeo': 'skopeo', 'strip': 'binutils',
+         'readelf': 'binutils', 'git': 'git'}
 """Maps each program that a build runs to the package of Debian that has it."""
 SUITES = {'3.11': 'bookworm', '3.13': 'trixie'}
 """Maps a version of Python to the stable release of Debian that has it."""
@@ -56,7 +59,7 @@ def main():
         run('buildah', '--log-level', 'error', 'build', '--quiet', '--format', 'docker', '--timestamp', epoch,
             '--arch', ARCHITECTURES[wheel.machine], '--build-arg', f'VERSION={wheel.version}', '--target', target,
             '--tag', tag, '--file', str(HERE / 'Containerfile'), str(CONTEXT))
-        print(tag)
+        print(f'{tag}: {remove_ids(tag)}')
 
 
 def find_wheel(directory):
@@ -116,10 +119,35 @@ def size_of(name):
     return unpacked, len(gzip.compress((CONTEXT / name).read_bytes(), 6))
 
 
+def remove_ids(tag):
+    """Remove the random names of buildah's containers from an image, and return the id that the image then has."""
+    stored, directory = f'containers-storage:localhost/{tag}', CONTEXT / 'copy'
+    copy = 'skopeo', '--insecure-policy', 'copy', '--quiet'
+    run(*copy, stored, f'dir:{directory}')
+    manifest = json.loads((directory / 'manifest.json').read_text())
+    old = directory / manifest['config']['digest'].removeprefix('sha256:')
+    config = json.loads(old.read_text())
+    for name in ('container', 'container_config', 'parent'):
+        config.pop(name, None)
+    config['config']['Hostname'] = ''
+    for step in config['history']:
+        step.pop('comment', None)
+    text = json.dumps(config, sort_keys=True).encode()
+    digest = hashlib.sha256(text).hexdigest()
+    old.unlink()
+    (directory / digest).write_bytes(text)
+    manifest['config'] |= {'digest': f'sha256:{digest}', 'size': len(text)}
+    (directory / 'manifest.json').write_text(json.dumps(manifest))
+    run(*copy, f'dir:{directory}', stored)
+    shutil.rmtree(directory)
+    return digest
+
+
 def run(*command):
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+    """Run a program, and show what it printed only if it fails."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        sys.exit(f'{shlex.join(command)}: found exit status {done.returncode}, expected 0')
+        sys.exit(f'{shlex.join(command)}: found exit status {done.returncode}, expected 0:\n{done.stdout}{done.stderr}')
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from build_image import find_wheel, image_of
-from podman import CONFINED, check_podman, container, logs_when, one_run, podman, state_of, volume
+from podman import CONFINED, container, logs_when, one_run, podman, settings, state_of, volume
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 DATA = '/var/lib/kbroker'
@@ -34,12 +34,12 @@ sys.exit(len(programs) < 18 or any(subprocess.run([program, '--help'], stdout=su
 
 def main():
     image = image_of(find_wheel(pathlib.Path(sys.argv[1])).version)
-    check_podman()
-    check_service(image)
-    check_mistakes(image)
-    # All modules find their libraries. The image with the commands has the same root, and what a login by OAuth needs.
-    for program in (IMPORTS, COMMANDS):
-        one_run(f'{image}-tools', '--entrypoint', 'python3', command=['-c', program])
+    with settings():
+        check_service(image)
+        check_mistakes(image)
+        # All modules find their libraries. The image with the commands has the same root, and what OAuth needs.
+        for program in (IMPORTS, COMMANDS):
+            one_run(f'{image}-tools', '--entrypoint', 'python3', command=['-c', program])
     print(f'{image}: served transactions on a read-only root without rights, is healthy, and stops cleanly')
 
 

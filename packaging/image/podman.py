@@ -1,7 +1,4 @@
-"""Containers for the checks of the image, and for the tests of the page about containers.
-
-Debian's podman runs here as root or not, with systemd or not: the options say what each of these machines can do.
-"""
+"""Containers for the checks of the image, and for the tests of the page about containers."""
 import contextlib
 import itertools
 import json
@@ -9,28 +6,42 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 LIMIT_S = 60
-# runc accepts the mixed control groups that crun refuses. A machine that is a container itself cannot raise limits, and
-# without systemd nothing runs a health check from time to time.
-PODMAN = ('podman', '--log-level', 'fatal', *(('--runtime', 'runc') if shutil.which('runc') else ()))
-MODEST = ('--ulimit', 'nofile=4096:4096', '--ulimit', 'nproc=4096:4096', '--health-interval', 'disable')
+SETTINGS = """
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+[engine]
+runtime = "%s"
+"""
+"""Settings with which podman also runs in a machine that is a container itself, where no limit can be raised.
+
+runc accepts the mixed control groups that crun refuses.
+"""
 CONFINED = ('--read-only', '--cap-drop', 'all', '--security-opt', 'no-new-privileges')
 
 _numbers = itertools.count()
 
 
-def check_podman():
-    """End the program with one line if podman is missing."""
+@contextlib.contextmanager
+def settings():
+    """Set up podman for this process and its children. End the program with one line if podman is missing."""
     if shutil.which('podman') is None:
         sys.exit('missing the program that runs the image: apt install podman runc')
+    with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
+        file.write(SETTINGS % ('runc' if shutil.which('runc') else 'crun'))
+        file.flush()
+        os.environ['CONTAINERS_CONF'] = file.name
+        yield
 
 
 def podman(*arguments, status=0):
     """Run podman, and return what it printed on both streams. End the program if the exit status is another one."""
-    done = subprocess.run([*PODMAN, *map(str, arguments)], check=False, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=10 * LIMIT_S)
+    # Without systemd, podman starts no timers for health checks, and says so as an error.
+    done = subprocess.run(['podman', '--log-level', 'fatal', *map(str, arguments)], check=False, capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, timeout=10 * LIMIT_S)
     if done.returncode != status:
         sys.exit(f'podman {" ".join(map(str, arguments))}: found exit status {done.returncode}, expected {status}:\n'
                  f'{done.stdout}{done.stderr}')
@@ -42,7 +53,7 @@ def container(image, *options, command=()):
     """Start a container in the background, and yield its name. Remove it in the end."""
     name = f'kbroker-check-{os.getpid()}-{next(_numbers)}'
     try:
-        podman('run', '--detach', '--name', name, *MODEST, *options, image, *command)
+        podman('run', '--detach', '--name', name, *options, image, *command)
         yield name
     finally:
         podman('rm', '--force', '--time', '0', name)
@@ -78,4 +89,4 @@ def state_of(name):
 
 def one_run(image, *options, command=(), status=0):
     """Run a container to its end, and return what it printed."""
-    return podman('run', '--rm', *MODEST, *options, image, *command, status=status)
+    return podman('run', '--rm', *options, image, *command, status=status)
