@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -194,6 +194,19 @@ reproducible: $(VENV)/installed-for-tests  ## Build the last commit twice, in un
 image: build/packaging/installed  ## Build the container image of the wheel in dist/, and run it. Needs buildah, mmdebstrap and podman.
 	$(PYTHON) packaging/image/build_image.py $(DIST)
 	$(PYTHON) packaging/image/check_image.py $(DIST)
+
+build/workflows/installed: pyproject.toml
+	test -x build/workflows/venv/bin/python || $(PYTHON) -m venv build/workflows/venv
+	$(call install, ["dependency-groups"]["workflows"],,build/workflows/venv)
+	@touch $@
+
+workflows: build/workflows/installed  ## Judge .github with actionlint (needs Go) and zizmor, and print the wheels that hosted CI builds.
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	build/workflows/venv/bin/zizmor --offline --quiet .github
+	for platform in linux:x86_64 linux:aarch64 macos:x86_64 macos:arm64; do \
+	    build/workflows/venv/bin/cibuildwheel --platform $${platform%:*} --archs $${platform#*:} \
+	        --print-build-identifiers || exit 1; \
+	done
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info

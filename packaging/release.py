@@ -2,15 +2,19 @@
 
     python packaging/release.py v1.0.0 dist    prints each fault in a line; the exit status is 1 if there is one
     python packaging/release.py --notes        prints the changelog's section of this version
+    python packaging/release.py --version      prints this version
 
+On GitHub, the repository has to be the one that pyproject.toml names, because the package index links to that one.
 It needs nothing installed.
 """
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import runpy
 import sys
+import tomllib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -70,6 +74,13 @@ def faults_of_tag(root: pathlib.Path, tag: str) -> Iterator[str]:
         yield f'CHANGELOG.md: the section {UNRELEASED} has entries; move them into the section of {version}'
 
 
+def faults_of_repository(root: pathlib.Path, server: str, repository: str) -> Iterator[str]:
+    """Yield a line if pyproject.toml names another repository than the one in which hosted CI runs."""
+    named = tomllib.loads((root / 'pyproject.toml').read_text())['project']['urls']['Source']
+    if named != f'{server}/{repository}':
+        yield f'pyproject.toml: found the source at {named}, expected {server}/{repository}, where this workflow runs'
+
+
 def faults_of_packages(root: pathlib.Path, directory: pathlib.Path) -> Iterator[str]:
     """Yield a line for each sdist and wheel in `directory` of another version, and for a kind that is missing."""
     version = version_of(root)
@@ -85,13 +96,15 @@ def faults_of_packages(root: pathlib.Path, directory: pathlib.Path) -> Iterator[
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if arguments == ['--notes']:
-        print(notes_of(ROOT))
+    if arguments in (['--notes'], ['--version']):
+        print(notes_of(ROOT) if arguments == ['--notes'] else version_of(ROOT))
         return
     if len(arguments) != 2 or arguments[0].startswith('-'):
-        sys.exit('Usage: python packaging/release.py TAG DIRECTORY, or python packaging/release.py --notes')
+        sys.exit('Usage: python packaging/release.py TAG DIRECTORY, or python packaging/release.py --notes|--version')
     tag, directory = arguments
     faults = [*faults_of_source(ROOT), *faults_of_tag(ROOT, tag), *faults_of_packages(ROOT, pathlib.Path(directory))]
+    if 'GITHUB_REPOSITORY' in os.environ:
+        faults += faults_of_repository(ROOT, os.environ['GITHUB_SERVER_URL'], os.environ['GITHUB_REPOSITORY'])
     if faults:
         sys.exit('\n'.join(faults))
     print(f'{tag}: the code, the changelog, the man pages and {directory} agree')

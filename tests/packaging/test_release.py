@@ -4,6 +4,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from support.runner.pages import ROOT
@@ -17,7 +18,7 @@ TAG = f'v{__version__}'
 @pytest.fixture
 def tree(tmp_path):
     """A copy of the files that name the version, with an sdist and a wheel in dist/."""
-    for name in ('kbroker/__init__.py', 'packaging/release.py', 'CHANGELOG.md', 'man/kbroker.8'):
+    for name in ('kbroker/__init__.py', 'packaging/release.py', 'pyproject.toml', 'CHANGELOG.md', 'man/kbroker.8'):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / 'dist').mkdir()
@@ -26,9 +27,9 @@ def tree(tmp_path):
     return tmp_path
 
 
-def judge(tree, tag=TAG):
+def judge(tree, tag=TAG, **environment):
     return subprocess.run([sys.executable, 'packaging/release.py', tag, 'dist'], cwd=tree, capture_output=True,
-                          text=True, check=False)
+                          text=True, check=False, env=environment)
 
 
 def replace(path, old, new):
@@ -83,6 +84,15 @@ def test_a_package_of_another_version_and_a_missing_one_are_named(tree):
                                         f'{__version__}']
 
 
+def test_hosted_ci_refuses_to_publish_from_another_repository_than_the_one_that_the_package_names(tree):
+    source = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['urls']['Source']
+    server, owner, name = source.rsplit('/', 2)
+    assert judge(tree, GITHUB_SERVER_URL=server, GITHUB_REPOSITORY=f'{owner}/{name}').returncode == 0
+    done = judge(tree, GITHUB_SERVER_URL=server, GITHUB_REPOSITORY='fork/kbroker')
+    assert done.stderr.startswith('pyproject.toml: found the source at ')
+    assert done.stderr.endswith(f', expected {server}/fork/kbroker, where this workflow runs\n')
+
+
 def test_the_notes_of_a_release_are_its_section_of_the_changelog():
     done = subprocess.run([sys.executable, str(PROGRAM), '--notes'], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in (ROOT / 'CHANGELOG.md').read_text()
@@ -92,4 +102,4 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog():
 def test_a_wrong_call_prints_how_to_call_it():
     done = subprocess.run([sys.executable, str(PROGRAM), '--help'], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, 'Usage: python packaging/release.py TAG DIRECTORY, or '
-                                                 'python packaging/release.py --notes\n')
+                                                 'python packaging/release.py --notes|--version\n')
