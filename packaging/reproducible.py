@@ -25,24 +25,28 @@ PLACES = {
 DAY_S = 24 * 60 * 60
 
 
-def build(source: pathlib.Path, umask: int, environment: dict[str, str]) -> pathlib.Path:
-    """Clone the repository to `source`, build its packages, and return the directory with them."""
-    home = source.with_name(f'{source.name} home')
-    home.mkdir(parents=True)
+def clone(source: pathlib.Path, umask: int) -> None:
+    """Clone the repository to `source`, with files whose times depend on the umask."""
     old = os.umask(umask)
     try:
         subprocess.run(['git', 'clone', '--quiet', '--shared', str(ROOT), str(source)], check=True)
-        for path in source.rglob('*'):
-            if '.git' not in path.parts:
-                os.utime(path, times=(path.stat().st_mtime - umask * DAY_S,) * 2)
-        print(f'Building in {source}, with umask {umask:03o} and {environment}', flush=True)
-        log = home / 'log'
-        with log.open('w') as written:
-            done = subprocess.run([sys.executable, '-m', 'build', '--no-isolation', '--outdir', 'dist'], cwd=source,
-                                  env=os.environ | environment | {'HOME': str(home)}, stdout=written,
-                                  stderr=subprocess.STDOUT, check=False)
     finally:
         os.umask(old)
+    for path in source.rglob('*'):
+        if '.git' not in path.parts:
+            os.utime(path, times=(path.stat().st_mtime - umask * DAY_S,) * 2)
+
+
+def build(source: pathlib.Path, umask: int, environment: dict[str, str]) -> pathlib.Path:
+    """Build the packages of the clone in `source`, and return the directory with them."""
+    home = source.with_name(f'{source.name} home')
+    home.mkdir()
+    log = home / 'log'
+    print(f'Building in {source}, with umask {umask:03o} and {environment}', flush=True)
+    with log.open('w') as written:
+        done = subprocess.run([sys.executable, '-m', 'build', '--no-isolation', '--outdir', 'dist'], cwd=source,
+                              env=os.environ | environment | {'HOME': str(home)}, stdout=written,
+                              stderr=subprocess.STDOUT, umask=umask, check=False)
     if done.returncode != 0:
         sys.exit(f'the build in {source} failed: found exit status {done.returncode}, expected 0. Its output: {log}')
     return source / 'dist'
@@ -96,6 +100,9 @@ def main() -> None:
     changed = subprocess.run(['git', 'status', '--porcelain'], cwd=ROOT, capture_output=True, text=True, check=True)
     if changed.stdout:
         print('The last commit is built. It does not contain the uncommitted changes of this tree.')
+    # Clone twice before the first build, because that takes minutes, in which the repository may get a commit.
+    for place, (umask, _) in PLACES.items():
+        clone(directory / place, umask)
     built = [build(directory / place, *settings) for place, settings in PLACES.items()]
     faults = compare(built)
     if faults:
