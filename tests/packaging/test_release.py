@@ -1,5 +1,6 @@
 """The code, the tag, the changelog, the man pages and the packages of a release name one version."""
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -7,7 +8,8 @@ import sys
 import tomllib
 
 import pytest
-from support.runner.pages import ROOT
+from support.kafka.apache_kafka import NEWEST, RELEASES
+from support.runner.pages import ROOT, rows_of_table, text_of
 
 from kbroker import __version__
 
@@ -103,3 +105,27 @@ def test_a_wrong_call_prints_how_to_call_it():
     done = subprocess.run([sys.executable, str(PROGRAM), '--help'], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, 'Usage: python packaging/release.py TAG DIRECTORY, or '
                                                  'python packaging/release.py --notes|--version\n')
+
+
+def test_the_page_of_compatibility_names_the_versions_that_the_tests_run_on():
+    text = text_of('docs/compatibility.md')
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    stated, = re.findall(r'kbroker supports Python (.*?), as CPython', text)
+    assert re.findall(r'3\.\d+', stated) == re.findall(r':: (3\.\d+)', ' '.join(project['classifiers']))
+    supported = dict(rows_of_table('docs/compatibility.md', 'program'))
+    assert supported['log directories of Apache Kafka'].startswith(f'{min(RELEASES)} to {max(RELEASES)}')
+    assert f'Apache Kafka {NEWEST}' in supported['clients']
+    spark, arrow = re.findall(r'(\d[\d.]*) and later', supported['PySpark'])
+    assert {f'pyspark>={spark}', f'pyarrow>={arrow}'} == set(project['optional-dependencies']['spark'])
+
+
+def test_the_commands_of_the_page_of_releasing_exist():
+    commands = [line for block in re.findall(r'^ *```sh\n(.*?)```', text_of('docs/releasing.md'),
+                                             re.MULTILINE | re.DOTALL) for line in block.split('\n')]
+    targets = set(re.findall(r'^([a-z-]+):', text_of('Makefile'), re.MULTILINE))
+    named = {word for command in commands for word in re.sub(r"\w+=('.*?'|\S+)", '', command).split()[1:]
+             if command.split()[0] == 'make'}
+    assert {'package', 'reproducible', 'man'} <= named <= targets
+    for path in {path for command in commands for path in re.findall(r'\S+/\S+\.py|\.ci/\w+', command)}:
+        assert (ROOT / path).is_file(), path
+    assert all(f'v{__version__}' in command for command in commands if 'release.py' in command)
