@@ -1,13 +1,17 @@
 """Build the pages into a site with mkdocs: `make docs`. A link that leads nowhere is an error.
 
+    python docs/build.py DIRECTORY
+
 Pages stay in the places where a code host shows them, so mkdocs receives a copy that keeps their paths. The man pages
 become pages of the site. The site works from a directory as well as from a server, and loads nothing from elsewhere.
 """
 import json
+import os
 import pathlib
 import runpy
 import shutil
 import sys
+import tarfile
 import tempfile
 from typing import Any
 
@@ -38,6 +42,19 @@ def build_site(site: pathlib.Path) -> None:
         copy_pages(pathlib.Path(pages))
         build(load_config(str(ROOT / 'docs' / 'mkdocs.yml'), docs_dir=pages, site_dir=str(site), strict=True,
                           extra={'version': version}))
+
+
+def write_archive(archive: pathlib.Path) -> None:
+    """Write the site as one archive, which an sdist and its wheel carry. Equal pages give an equal archive."""
+    time_s = int(os.environ.get('SOURCE_DATE_EPOCH', '0'))
+    with tempfile.TemporaryDirectory() as directory, tarfile.open(archive, 'w:xz', preset=9) as written:
+        site = pathlib.Path(directory)
+        build_site(site)
+        for path in sorted(path for path in site.rglob('*') if path.is_file()):
+            member = tarfile.TarInfo(str(path.relative_to(site)))
+            member.size, member.mtime = path.stat().st_size, time_s
+            with path.open('rb') as content:
+                written.addfile(member, content)
 
 
 # ---- mkdocs calls these functions, because mkdocs.yml names this file as its hooks

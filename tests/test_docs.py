@@ -1,5 +1,4 @@
 """The documents agree with the code."""
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 from mkdocs.exceptions import Abort
 from support.kafka.skipped_apis import skipped_keys, skipped_versions
 from support.runner.command_runner import SCRIPTS, install_programs
-from support.runner.pages import PAGES, ROOT, blocks, rows_of_table, text_of
+from support.runner.pages import PAGES, ROOT, blocks, load, rows_of_table, text_of
 
 import kbroker.client
 from kbroker.apis.serving.served import served_apis
@@ -26,13 +25,6 @@ from kbroker_tools.spark.sink import options as sink_options
 from kbroker_tools.stuck.causes import CAUSES
 
 BYTES_OF_TYPES = {'int8': 1, 'int16': 2, 'int32': 4, 'uint32': 4, 'int64': 8}
-
-
-def load(path):
-    specification = importlib.util.spec_from_file_location(f'{path.parent.name}_{path.stem}', path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 MAKE = load(ROOT / 'man' / 'make.py')

@@ -1,11 +1,10 @@
 """The site of the documents in a browser: opened as files, with its search, in light and dark, on a phone."""
-import importlib.util
 import re
 
 import pytest
 from mkdocs.exceptions import Abort
 from support.runner.browser import OpenPage
-from support.runner.pages import ROOT
+from support.runner.pages import ROOT, load
 
 from kbroker.settings.table import SETTINGS
 
@@ -37,17 +36,10 @@ FAINTEST = """(() => {
 """Return the lowest contrast of a text of the page, and the text."""
 
 
-def load_build():
-    specification = importlib.util.spec_from_file_location('docs_build', ROOT / 'docs' / 'build.py')
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
     directory = tmp_path_factory.mktemp('site')
-    load_build().build_site(directory)
+    load(ROOT / 'docs' / 'build.py').build_site(directory)
     return directory
 
 
@@ -78,7 +70,7 @@ def test_no_block_of_code_is_in_a_list():
 
 
 def test_a_page_of_the_site_that_the_list_of_pages_lacks_is_an_error(tmp_path, monkeypatch):
-    build = load_build()
+    build = load(ROOT / 'docs' / 'build.py')
     copy_pages = build.copy_pages
 
     def with_a_page_more(to):

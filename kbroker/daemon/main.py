@@ -1,4 +1,4 @@
-"""The command line: `kbroker serve`, `status`, `hand-over`, `storage`, `config`, and `kbroker --version`."""
+"""The command line: `kbroker serve`, `status`, `hand-over`, `storage`, `config`, `docs`, and `kbroker --version`."""
 import contextlib
 import gc
 import json
@@ -345,6 +345,24 @@ def config(config_file: Path | None) -> None:
     if errors:
         sys.exit(1)
     click.echo(f'{config_file}: {len(given)} settings, all valid')
+
+
+@main.command()
+@click.option('--print', 'only_print', is_flag=True, help='Only print the address of the first page.')
+def docs(only_print: bool) -> None:
+    """Open the pages of this version in a browser; no network is needed.
+
+    The command prints the address of the first page. Without a display, it opens no browser.
+    """
+    from kbroker.daemon.docs import NoSiteError, can_show, show, start_page  # no other command needs a browser
+
+    try:
+        address = start_page(os.environ).as_uri()
+    except NoSiteError as error:
+        _fail(str(error))
+    click.echo(address)
+    if not only_print and can_show(os.environ) and not show(address):
+        _fail(f'no browser has started: open {address} in one')
 
 
 def _errors(given: dict[str, str]) -> Iterator[str]:

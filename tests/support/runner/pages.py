@@ -1,4 +1,5 @@
 """Functions that read the documents for tests: pages, fenced blocks and tables."""
+import importlib.util
 import pathlib
 import re
 
@@ -22,3 +23,11 @@ def rows_of_table(page, head):
     """
     table, = re.findall(rf'^\| {re.escape(head)} \|.*\n\|[-:|]+\n((?:\|.*\n)*)', text_of(page), re.MULTILINE)
     return [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines()]
+
+
+def load(path):
+    """Return the module of a program that belongs to no package."""
+    specification = importlib.util.spec_from_file_location(f'{path.parent.name}_{path.stem}', path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
