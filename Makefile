@@ -182,7 +182,7 @@ package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, 
 	$(PYTHON) -m venv $(PACKAGE)
 	$(PACKAGE)/bin/pip install --quiet --disable-pip-version-check $(DIST)/*.whl
 	cp packaging/smoke.py $(PACKAGE)
-	cd $(PACKAGE) && bin/kbroker --version && bin/python smoke.py
+	cd $(PACKAGE) && bin/kbroker --version && bin/kbroker docs --print && bin/python smoke.py
 
 sbom: build/packaging/installed  ## Write the software bill of materials of the wheel in dist/ to build/sbom, as CycloneDX.
 	build/packaging/venv/bin/python packaging/sbom.py $(DIST) build/sbom

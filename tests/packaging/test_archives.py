@@ -2,6 +2,7 @@
 builds.
 """
 import hashlib
+import importlib.util
 import os
 import runpy
 import shutil
@@ -94,3 +95,26 @@ def test_the_packages_of_the_project_are_written_by_these_commands(monkeypatch):
     program['main']()
     assert {found['sdist'].__name__, found['bdist_wheel'].__name__} == {'SameSdist', 'SameWheel'}
     assert 'global-exclude *.py[cod]' in (ROOT / 'MANIFEST.in').read_text()
+
+
+@pytest.mark.parametrize('command', ['sdist', 'bdist_wheel'])
+def test_a_package_of_a_checkout_has_the_site(command, tree, tmp_path):
+    shutil.copytree(tree, tmp_path / 'checkout')
+    (tmp_path / 'checkout' / 'docs').mkdir()
+    (tmp_path / 'checkout' / 'docs' / 'build.py').write_text(
+        'def write_archive(archive):\n    archive.parent.mkdir(parents=True)\n    archive.touch()\n')
+    shutil.unpack_archive(build(command, tmp_path / 'checkout', 0o022, 'UTC', tmp_path / 'built'), tmp_path / 'files',
+                          'gztar' if command == 'sdist' else 'zip')
+    place = tmp_path / 'files' / ('project-1' if command == 'sdist' else '')
+    assert (place / 'kbroker' / 'daemon' / 'site.tar.xz').exists()
+
+
+def test_a_build_without_mkdocs_warns_that_the_site_is_missing(tmp_path, monkeypatch):
+    (tmp_path / 'docs').mkdir()
+    (tmp_path / 'docs' / 'build.py').touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    command, said = ARCHIVES['SameSdist'](Distribution()), []
+    command.warn = said.append
+    ARCHIVES['add_site'](command, tmp_path)
+    assert said == ['found no mkdocs: `kbroker docs` of this package will have nothing to open']

@@ -30,7 +30,7 @@ STEPS = '''
     billing-2: 3  billing-1: 3  billing-2: commit  billing-1: commit  billing-1: 4  billing-2: 2  billing-1: commit
     billing-2: abort  billing-1: 3  billing-1: commit
 '''
-"""The steps of the producers, in this order: write a number of records, or end their transaction. The last transaction of
+"""The steps of the producers, in this order: write a number of records, or end their transaction. The last one of
 `shipping-1` stays open.
 """
 ELEMENTS = '''(() => {
