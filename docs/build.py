@@ -20,6 +20,9 @@ from mkdocs.config import load_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'bench/*.md', 'bench/*.svg')
+ABOUT = 'About kbroker'
+"""The last group of pages in mkdocs.yml. The search shows them after the pages for users."""
+
 as_markdown = runpy.run_path(str(ROOT / 'docs' / 'manual.py'))['as_markdown']
 
 
@@ -69,9 +72,13 @@ def on_post_build(config: Any) -> None:
     site = pathlib.Path(config.site_dir)
     found = json.loads((site / 'search' / 'search_index.json').read_text())['docs']
     titles = {row['location']: row['title'] for row in found if '#' not in row['location']}
-    # A page without `#` repeats the text of all its sections.
-    rows = [[row['location'], row['title'], titles[row['location'].partition('#')[0]], ' '.join(row['text'].split())]
-            for row in found if '#' in row['location']]
+    about = {address.removesuffix('.md') + '.html' for page in config.nav[-1][ABOUT] for address in page.values()}
+    rows = []
+    for row in found:
+        page, mark, _ = row['location'].partition('#')
+        if mark:        # an entry of a whole page repeats the text of its sections
+            rows.append([row['location'], row['title'], titles[page], ' '.join(row['text'].split()),
+                         int(page in about)])
     (site / 'sections.js').write_text('const SECTIONS = ' + json.dumps(rows, ensure_ascii=False,
                                                                       separators=(',', ':')) + ';\n')
     shutil.rmtree(site / 'search')

@@ -97,10 +97,13 @@ def test_the_search_works_in_a_page_that_was_opened_as_a_file(site):
         assert opened.value("document.querySelector('[aria-selected=true] b').textContent") == found[1]
         opened.press('Escape')
         assert opened.value("document.getElementById('results').hidden")
-        for words, first in (('num.partitions', 'num.partitions'), ('two-phase commit', 'Two-phase commit')):
+        for words, first in (('num.partitions', 'num.partitions'), ('two-phase commit', 'Two-phase commit'),
+                             ('durability', 'Durability')):
             opened.value(f"document.getElementById('query').value = '{words}'")
             opened.value("document.getElementById('query').dispatchEvent(new Event('input'))")
             assert opened.value(FOUND)[0] == first
+        pages = opened.value("[...document.querySelectorAll('#results small')].map(page => page.textContent)")
+        assert pages.index('Operate a broker') < pages.index('Changes'), 'pages for users come first'
         opened.value("document.getElementById('query').value = 'nowhere-named'")
         opened.value("document.getElementById('query').dispatchEvent(new Event('input'))")
         assert opened.value("document.getElementById('results').textContent") == 'Nothing found'

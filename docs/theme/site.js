@@ -28,12 +28,13 @@ function load() {
     script.onload = done;
     document.head.append(script);
   }).then(() => {
-    sections = SECTIONS.map(([address, title, page, text]) => (
-      {address, title, page, text, low: text.toLowerCase(), lowTitle: title.toLowerCase(), lowPage: page.toLowerCase()}));
+    sections = SECTIONS.map(([address, title, page, text, about]) => (
+      {address, title, page, text, weight: about ? .5 : 1, low: text.toLowerCase(), lowTitle: title.toLowerCase(), lowPage: page.toLowerCase()}));
   });
 }
 
-// Every word must occur in a section, in its title or in the title of its page. Titles count more than texts.
+// Every word must occur in a section, in its title or in the title of its page. Titles count more than texts, and pages
+// for users more than those about the project.
 function scoreOf(section, query, words) {
   let score = 0;
   for (const word of words) {
@@ -42,7 +43,8 @@ function scoreOf(section, query, words) {
     score += (inTitle < 0 ? 0 : inTitle === 0 ? 14 : 10) + (inText < 0 ? 0 : 1 + Math.min(3, section.low.split(word).length - 1))
       + (section.lowPage.includes(word) ? 3 : 0);
   }
-  return score + (section.lowTitle === query ? 60 : section.lowTitle.includes(query) ? 15 : section.low.includes(query) ? 5 : 0);
+  const whole = section.lowTitle === query ? 60 : section.lowTitle.includes(query) ? 15 : section.low.includes(query) ? 5 : 0;
+  return (score + whole) * section.weight;
 }
 
 function found(query) {
