@@ -135,6 +135,13 @@ def test_every_page_fits_a_phone_and_can_be_read_in_light_and_dark(site):
                 opened.prefer(colours)
                 contrast, text = opened.value(FAINTEST)
                 assert contrast >= LEAST_CONTRAST, (page, colours, text)
+        opened.press('/')
+        opened.press('a')
+        opened.value('load()')
+        left, right = opened.value("(box => [box.left, box.right])(document.getElementById('results')"
+                                   '.getBoundingClientRect())')
+        assert 0 <= left < right <= PHONE[0]
+        opened.press('Escape')
         assert opened.value("getComputedStyle(document.getElementById('nav')).display") == 'none'
         opened.value("document.getElementById('menu').click()")
         assert opened.value("getComputedStyle(document.getElementById('nav')).display") == 'block'
