@@ -34,7 +34,7 @@ RESULTS = load(ROOT / 'bench' / 'results.py')
 
 # ---- the pages
 
-@pytest.mark.parametrize(('page', 'lines'), [('README.md', 150), ('ARCHITECTURE.md', 300)])
+@pytest.mark.parametrize(('page', 'lines'), [('README.md', 120), ('ARCHITECTURE.md', 300)])
 def test_a_page_stays_short(page, lines):
     assert len(text_of(page).splitlines()) <= lines
 
@@ -154,8 +154,6 @@ def test_the_page_of_spark_has_every_option_with_its_default():
         named |= dict(zip(names, defaults * (len(names) // len(defaults)), strict=True))
     assert named.pop('kafka.*') == ''
     assert named == {row.name: option_in_words(row.default) for row in ROWS}
-    first, *_ = blocks('docs/spark.md', 'py')
-    assert blocks('README.md', 'py') == [first]
 
 
 def test_the_page_of_spark_has_every_option_of_the_sink_with_its_default():

@@ -31,3 +31,9 @@ def load(path):
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def sessions(page):
+    """Return the commands that a page shows after a prompt, in their order, each with the output that is shown."""
+    return [command for block in blocks(page, 'console')
+            for command in re.findall(r'^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)', block, re.MULTILINE)]
