@@ -16,6 +16,7 @@ from support.runner.command_runner import SCRIPTS, install_programs, main_of
 from support.runner.pages import PAGES, ROOT, blocks, sessions, text_of
 from support.spark.spark_machine import quick_start
 
+from kbroker.daemon.main import main as kbroker_main
 from kbroker.daemon.main import serve
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC
 
@@ -86,6 +87,13 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
         done = shell(line)
         assert done.returncode == 0, f'$ {line}\n{done.stdout}{done.stderr}'
         assert expected in ('', done.stdout) or expected.replace('\\\n', '') == done.stdout, line
+
+
+def test_the_first_steps_in_the_help_of_kbroker_show_a_transaction(shell):
+    _, steps = kbroker_main.epilog.split('\b\n')
+    done = shell(steps)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert '1 committed' in done.stdout
 
 
 NOT_RUN = ('sudo ', 'pip install ', 'python3 -m venv ', 'uv tool ', 'pipx ', 'make ', 'kbroker serve ',

@@ -38,8 +38,17 @@ CONTAINER_VARIABLE, CONTAINERS = 'container', ('oci', 'podman', 'docker')
 
 log = logging.getLogger('kbroker')
 
+FIRST_STEPS = """`kbroker serve` starts a broker on 127.0.0.1:9092, with its data in ./data. To write a first
+transaction and to see it, type in another terminal:
 
-@click.group(context_settings={'help_option_names': ['-h', '--help']})
+\b
+  echo hello |
+  kbroker-produce --bootstrap-server localhost:9092 --topic hello --transactional-id first
+  kbroker-transactions --bootstrap-server localhost:9092 timeline hello
+"""
+
+
+@click.group(context_settings={'help_option_names': ['-h', '--help']}, epilog=FIRST_STEPS)
 @click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.4')
 def main() -> None:
     """A single-node broker with Kafka's wire protocol and log format."""
