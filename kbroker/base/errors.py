@@ -1,5 +1,6 @@
 """Kafka's error codes and the broker's exceptions."""
 import enum
+from collections.abc import Sequence
 
 
 class ErrorCode(enum.IntEnum):
@@ -199,6 +200,15 @@ class CorruptLogError(Exception):
 
     The message has the file, the position, the bytes found and the bytes expected.
     """
+
+
+class NewerFormatError(CorruptLogError):
+    """Raised if sound bytes on the disk have a format that only a later release knows.
+
+    `records` has the metadata records of the same batch that could be read.
+    """
+
+    records: Sequence[object] = ()
 
 
 class LogDirectoryError(Exception):

@@ -15,7 +15,8 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from kbroker.base.errors import CorruptLogError
+from kbroker import __version__
+from kbroker.base.errors import CorruptLogError, NewerFormatError
 from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
@@ -32,6 +33,9 @@ META_PROPERTIES_FILE = 'meta.properties'
 NOTED_BESIDE = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE)
 """The files outside partition directories that have a checksum in the inventory."""
 VERSION = 1
+"""The version of the formats that only kbroker reads. A release raises it if earlier releases must not open its
+directories, and writes the file before the first use of the new format. Earlier releases refuse a higher version.
+"""
 SAMPLE_BYTES = 4096
 """The number of bytes at the start and at the end of a `.log`, `.index` or `.timeindex` that the checksum covers.
 Checksums of other files cover the whole file.
@@ -97,11 +101,13 @@ class Inventory:
     """Maps each partition to its encoded `PartitionNote`. A note is decoded only when it is needed, which is rarely
     more than once.
     """
+    release: str = __version__
+    """The release of kbroker that wrote the file, '' if it is older than this field."""
 
     def write(self, fs: FileSystem, directory: str) -> None:
         """Replace the inventory file durably. Raise OSError."""
-        head = {'version': VERSION, 'brokerEpoch': self.broker_epoch, 'metadataEndOffset': self.metadata_end_offset,
-                'files': self.beside}
+        head = {'version': VERSION, 'release': self.release, 'brokerEpoch': self.broker_epoch,
+                'metadataEndOffset': self.metadata_end_offset, 'files': self.beside}
         lines = [json.dumps(head, separators=(',', ':')),
                  *(f'{topic} {partition} {row}' for (topic, partition), row in self.rows.items()), '']
         content = '\n'.join(lines).encode()
@@ -110,8 +116,8 @@ class Inventory:
 
 
 def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
-    """Return the inventory, or None if the file is missing. Raise CorruptLogError if the file is damaged. Raise
-    OSError.
+    """Return the inventory, or None if the file is missing. Raise CorruptLogError if the file is damaged,
+    NewerFormatError if a later release wrote it. Raise OSError.
     """
     path = os.path.join(directory, INVENTORY_FILE)
     if not fs.exists(path):
@@ -123,14 +129,16 @@ def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
         raise CorruptLogError(f'{path}: found {last[:80]!r} at the end of {len(content)} bytes, expected '
                               f"'{len(lines) - 1} {crc32c(covered)}', the number of partitions and the checksum")
     head: dict[str, Any] = json.loads(lines[0])
-    if head['version'] != VERSION:
-        raise CorruptLogError(f'{path}: found version {head["version"]}, expected {VERSION}')
+    if head['version'] > VERSION:
+        raise NewerFormatError(f'{path}: found version {head["version"]}, expected at most {VERSION}: only kbroker '
+                               f'{head.get("release", "of a later release")} or later can open the directory, and this '
+                               f'is kbroker {__version__}')
     rows = {}
     for line in lines[1:]:
         topic, partition, row = line.split(' ', 2)
         rows[topic, int(partition)] = row
     return Inventory(head['brokerEpoch'], head['metadataEndOffset'],
-                     {name: FileNote(*note) for name, note in head['files'].items()}, rows)
+                     {name: FileNote(*note) for name, note in head['files'].items()}, rows, head.get('release', ''))
 
 
 def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 
-from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError, NewerFormatError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.topic_partition import TopicPartition
@@ -79,7 +79,7 @@ class Verification:
     """The comparison of a log directory with its inventory at a start.
 
     `run` only reads. `conclude` writes the damage notes, and may refuse the start. The constructor raises OSError, and
-    LogDirectoryError if the damage notes are malformed.
+    LogDirectoryError if the damage notes are malformed, or if a later release of kbroker wrote the directory.
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, clean_shutdown: bool, broker_epoch: int):
@@ -115,6 +115,8 @@ class Verification:
     def _read_inventory(self) -> Inventory | None:
         try:
             return read_inventory(self._fs, self._directory)
+        except NewerFormatError as error:
+            raise LogDirectoryError(str(error)) from error
         except (CorruptLogError, ValueError, KeyError, TypeError) as error:
             logger.error('%s: %s: what the last clean stop left cannot be verified',
                          os.path.join(self._directory, INVENTORY_FILE), error)

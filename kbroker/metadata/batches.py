@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, NewerFormatError, ProtocolError
 from kbroker.log.fs import File
 from kbroker.metadata.features import record_version
 from kbroker.protocol.codec import decode, encode
@@ -72,13 +72,17 @@ def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, time
 def decode_batch(header: BatchHeader, batch: memoryview) -> list[Any]:
     """Return the records of a batch. The caller has checked its checksum.
 
-    Raise CorruptLogError for an unknown or invalid record.
+    Raise NewerFormatError for an unknown record, CorruptLogError for an invalid one.
     """
     decode_one = _decode_control if header.is_control else _decode_data
     found = []
     try:
         for record in decode_records(batch):
             found.append(decode_one(record))
+    except NewerFormatError as error:
+        newer = NewerFormatError(f'metadata batch at offset {header.base_offset}, record {len(found)}: {error}')
+        newer.records = found
+        raise newer from error
     except (CorruptLogError, KafkaError, ProtocolError, ValueError) as error:
         raise CorruptLogError(f'metadata batch at offset {header.base_offset}, record {len(found)}: {error}') from error
     return found
@@ -91,7 +95,8 @@ def _decode_data(record: Any) -> Any:
     if version > message.versions[1]:
         # Apache Kafka reads a newer version with the layout that it knows. kbroker rejects it, because its meaning is
         # unknown.
-        raise ValueError(f'found version {version} of {type(message).__name__}, expected at most {message.versions[1]}')
+        raise NewerFormatError(f'found version {version} of {type(message).__name__}, expected at most '
+                               f'{message.versions[1]}')
     return message
 
 
@@ -100,11 +105,13 @@ def _decode_control(record: Any) -> Any:
         raise ValueError('found a control record without type or body')
     _, type_ = _KEY.unpack_from(record.key)
     if type_ not in CONTROL_TYPES:
-        raise ValueError(f'found control record type {type_}, expected one of {sorted(CONTROL_TYPES)}')
+        raise NewerFormatError(f'found control record type {type_}, expected one of {sorted(CONTROL_TYPES)}')
     message = CONTROL_TYPES[type_]
     version, = _VERSION.unpack_from(record.value)
     low, high = message.versions  # type: ignore[attr-defined]
-    if not low <= version <= high:
+    if version > high:
+        raise NewerFormatError(f'found version {version} of {message.__name__}, expected {low} to {high}')
+    if version < low:
         raise ValueError(f'found version {version} of {message.__name__}, expected {low} to {high}')
     return decode(message, record.value, version)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kbroker.base.clock import Clock
-from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError, NewerFormatError
 from kbroker.base.ledger import Line
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Sync
@@ -30,14 +30,17 @@ from kbroker.metadata.directory import (
     feature_levels,
     feature_records,
     format_directory,
+    later_release,
     random_uuid,
     read_meta_properties,
 )
 from kbroker.metadata.features import (
     DEFAULT_FEATURES,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
+    KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
+    newer_level,
 )
 from kbroker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, ResourceType
 from kbroker.metadata.lost_log import proof_of_loss, recovery_advice
@@ -153,11 +156,16 @@ class MetadataController:
         properties = read_meta_properties(fs, log_dir)
         image = MetadataImage(properties.cluster_id, properties.node_id)
         log = QuorumLog(fs, log_dir, config.metadata_log_segment_bytes)
-        log.load(image)
+        try:
+            log.load(image)
+        except NewerFormatError as error:
+            levels = {KRAFT_VERSION: image.kraft_version, **image.features, **feature_levels(error.records)}
+            problem = newer_level(levels) or str(error)
+            raise DirectoryRefusedError(f'{problem}. {later_release(fs, log_dir)}') from error
         bootstrap: list[Any] = []
         if not image.metadata_version:
             bootstrap = bootstrap_records(fs, log_dir, log.directory) or feature_records(DEFAULT_FEATURES)
-        check_writable(image, log, properties, config.node_id, bootstrap)
+        check_writable(fs, log_dir, image, log, properties, config.node_id, bootstrap)
         return cls(image, log, properties, config, clock, sync), bootstrap
 
     def _lead(self) -> None:

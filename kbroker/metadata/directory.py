@@ -4,16 +4,19 @@
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kbroker import __version__
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.log.fs import SMALL_FILE_BYTES, FileSystem
-from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
+from kbroker.log.inventory import read_inventory
+from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES, newer_level
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.quorum_log import DIRECTORY_NAME, PARTITION_METADATA, QuorumLog, make_directory
 from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, encode_format_snapshot
@@ -21,6 +24,8 @@ from kbroker.protocol.messages import FeatureLevelRecord, KRaftVersionRecord, Vo
 from kbroker.settings.properties import read_properties
 
 META_PROPERTIES_FILE = 'meta.properties'
+META_PROPERTIES_VERSION = 1
+"""The version of the file that brokers of KRaft clusters write. Version 0 is that of clusters with ZooKeeper."""
 _RESERVED_IDS = 100
 """Kafka reserves the uuids below this number.
 
@@ -84,7 +89,10 @@ def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
     path = os.path.join(log_dir, META_PROPERTIES_FILE)
     try:
         found, _ = read_properties(fs.read_file(path, SMALL_FILE_BYTES).decode())
-        if found.get('version') != '1':
+        if found.get('version', '').isdecimal() and int(found['version']) > META_PROPERTIES_VERSION:
+            raise DirectoryRefusedError(f'{path}: found version {found["version"]}, expected '
+                                        f'{META_PROPERTIES_VERSION}. {later_release(fs, log_dir)}')
+        if found.get('version') != str(META_PROPERTIES_VERSION):
             raise DirectoryRefusedError(f'{path}: found version {found.get("version")}, expected 1: only directories '
                                         'of KRaft brokers can be opened')
         properties = MetaProperties(found['cluster.id'], int(found['node.id']), parse_uuid(found['directory.id']))
@@ -178,8 +186,8 @@ def voters_record(properties: MetaProperties) -> VotersRecord:
 
 # -- permission to write
 
-def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaProperties, node_id: int,
-                   bootstrap: Sequence[Any]) -> None:
+def check_writable(fs: FileSystem, log_dir: str, image: MetadataImage, log: QuorumLog, properties: MetaProperties,
+                   node_id: int, bootstrap: Sequence[Any]) -> None:
     """Raise DirectoryRefusedError if the metadata has another owner than this node, or contains a feature that this
     broker does not support.
 
@@ -189,7 +197,7 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
         raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '
                                     'as in the configuration')
     _check_voters(image, log, properties)
-    _check_features({KRAFT_VERSION: image.kraft_version, **image.features, **feature_levels(bootstrap)})
+    _check_features(fs, log_dir, {KRAFT_VERSION: image.kraft_version, **image.features, **feature_levels(bootstrap)})
     for broker in image.brokers.values():
         if broker.broker_id != node_id:
             raise DirectoryRefusedError(
@@ -204,14 +212,26 @@ def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaPropert
         _check_topic(topic, node_id)
 
 
-def _check_features(levels: dict[str, int]) -> None:
+def later_release(fs: FileSystem, log_dir: str) -> str:
+    """Return sentences about the release that can open a directory with a format that this one does not know."""
+    writer = ''
+    with contextlib.suppress(CorruptLogError, OSError, ValueError, KeyError):
+        inventory = read_inventory(fs, log_dir)
+        if inventory is not None and inventory.release:
+            writer = f': kbroker {inventory.release} made the last clean stop'
+    return (f'A later release of Apache Kafka or kbroker wrote it{writer}, and this is kbroker {__version__}. Start '
+            'that release or a later one')
+
+
+def _check_features(fs: FileSystem, log_dir: str, levels: dict[str, int]) -> None:
     if METADATA_VERSION not in levels:
         raise DirectoryRefusedError(f'found no level of {METADATA_VERSION} among the records that the log begins with')
+    problem = newer_level(levels)
+    if problem:
+        raise DirectoryRefusedError(f'{problem}. {later_release(fs, log_dir)}')
     for name, level in levels.items():
-        if name not in SUPPORTED_FEATURES:
-            raise DirectoryRefusedError(f'found feature {name} at level {level}, which this broker does not know')
         low, high = SUPPORTED_FEATURES[name]
-        if not low <= level <= high:
+        if level < low:
             raise DirectoryRefusedError(f'found feature {name} at level {level}, expected {low} to {high}')
 
 

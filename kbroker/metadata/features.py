@@ -90,6 +90,17 @@ _VERSIONS_BY_METADATA_VERSION: dict[type, tuple[tuple[int, int], ...]] = {
 }
 
 
+def newer_level(levels: Mapping[str, int]) -> str:
+    """Return a text about the first level that only a later release knows, or an empty string if there is none."""
+    for name, level in levels.items():
+        if name not in SUPPORTED_FEATURES:
+            return f'found feature {name} at level {level}, which this release does not know'
+        low, high = SUPPORTED_FEATURES[name]
+        if level > high:
+            return f'found feature {name} at level {level}, expected {low} to {high}'
+    return ''
+
+
 def record_version(record: Any, metadata_version: int) -> int:
     """Return the version in which Kafka writes `record` if the finalized metadata.version is `metadata_version`."""
     if isinstance(record, BrokerRegistrationChangeRecord):

@@ -5,7 +5,7 @@ A record has three unsigned varints, the frame version, the api key and the reco
 import functools
 from typing import Any
 
-from kbroker.base.errors import CorruptLogError, ProtocolError
+from kbroker.base.errors import CorruptLogError, NewerFormatError, ProtocolError
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.plan import Message
@@ -36,17 +36,18 @@ def decode_metadata_record(data: Any) -> tuple[Message, int]:
     As in Kafka, a record whose version is above the highest known version is decoded in the highest known version. The
     returned version is that in the bytes.
 
-    Raise CorruptLogError if the frame version is not 1, the api key is unknown, the body is malformed, or bytes follow
-    the body.
+    Raise NewerFormatError if the frame version or the api key is unknown. Raise CorruptLogError if the body is
+    malformed, or bytes follow the body.
     """
     frame_version, position = _unsigned_varint(data, 0)
     if frame_version != FRAME_VERSION:
-        raise CorruptLogError(f'metadata record of frame version {frame_version}, {FRAME_VERSION} expected')
+        error = NewerFormatError if frame_version > FRAME_VERSION else CorruptLogError
+        raise error(f'metadata record of frame version {frame_version}, {FRAME_VERSION} expected')
     api_key, position = _unsigned_varint(data, position)
     version, position = _unsigned_varint(data, position)
     record_class = _record_classes().get(api_key)
     if record_class is None:
-        raise CorruptLogError(f'metadata record of unknown api key {api_key}, version {version}')
+        raise NewerFormatError(f'metadata record of unknown api key {api_key}, version {version}')
     highest = schema.declarations()[record_class.__name__].versions.last
     try:
         return decode(record_class, data, min(version, highest), position), version

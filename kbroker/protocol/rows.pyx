@@ -29,6 +29,10 @@ class RowError(ValueError):
     """Raised if a key or value does not parse, or has a version that this broker does not know."""
 
 
+class NewerRowError(RowError):
+    """Raised if a value has a version that only a later release knows."""
+
+
 @functools.cache
 def row_classes(topic):
     """Return {row type: (key class, value class)} for the rows of a topic."""
@@ -91,10 +95,15 @@ def decode_row_key(topic, data):
 
 
 def decode_row_value(value_class, data):
-    """Decode a value. Raise RowError if the bytes do not parse, or `value_class` does not have their version."""
+    """Decode a value. Raise RowError if the bytes do not parse, or `value_class` does not have their version. The error
+    is a NewerRowError if the version is above the known ones.
+    """
     cdef int version = first_int16(data, value_class)
     first, last = value_class.versions
-    if not first <= version <= last:
+    if version > last:
+        raise NewerRowError(f'found {value_class.__name__} of version {version}, expected at most {last}: only the '
+                            'release of Apache Kafka or kbroker that wrote it, or a later one, can open the directory')
+    if version < first:
         raise RowError(f'{value_class.__name__} version {version} found, {first} to {last} expected')
     return decode_rest(value_class, data, version)
 

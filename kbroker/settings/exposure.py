@@ -53,7 +53,7 @@ def may_be_unreachable(config: Config, advertised: list[Listener]) -> list[Liste
 
 
 def is_own_machine(host: str) -> bool:
-    """Return whether a host means the machine of whoever uses it, without asking the resolver."""
+    """Return whether a client that connects to `host` reaches its own machine. The resolver is not asked."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kbroker.base.errors import CorruptLogError
 from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.messages import TransactionLogValue
-from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
+from kbroker.protocol.rows import NewerRowError, RowError, decode_row_key, decode_row_value
 from kbroker.record.batch import BatchHeader
 from kbroker.record.records import decode_records
 from kbroker.transaction.row_encoder import encode_key, encode_value
@@ -39,7 +40,10 @@ def encode_tombstone(transactional_id: str) -> Row:
 
 
 def read_all(partition: Partition) -> dict[str, TransactionRow]:
-    """Return {transactional.id: its last row} of the partition. A tombstone removes the id."""
+    """Return {transactional.id: its last row} of the partition. A tombstone removes the id.
+
+    Raise CorruptLogError if a row has a newer version. Skipping the row instead would lose a transaction.
+    """
     found: dict[str, TransactionRow] = {}
 
     def replay(header: BatchHeader, batch: memoryview) -> None:
@@ -48,6 +52,9 @@ def read_all(partition: Partition) -> dict[str, TransactionRow]:
         for record in decode_records(batch):
             try:
                 transactional_id, row = decode_row(record.key, record.value)
+            except NewerRowError as error:
+                raise CorruptLogError(f'{TRANSACTION_STATE}-{partition.partition}: the row at offset {record.offset} '
+                                      f'cannot be read: {error}') from error
             except RowError as error:
                 logger.warning('%s-%d, offset %d: skipped, %s', TRANSACTION_STATE, partition.partition, record.offset,
                                error)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kbroker.base.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, LogDirectoryError, NewerFormatError
 from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import Finding, PartitionCheck, PartitionReport, Severity
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 LOST_METADATA = ('restore the metadata log from a backup that was taken together with the partitions. Without one, '
                  '{accept} lets the next start take the metadata as it is: partitions of unknown topics are then '
                  'renamed to -stray and not served')
+OF_A_LATER_RELEASE = 'check the directory with kbroker-check of that release'
 CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
 
 LIVE_REPETITIONS = 2
@@ -297,6 +298,8 @@ class DirectoryCheck:
         if not self.fs.is_directory(directory):
             self._report_missing_metadata(directory)
             return None
+        from kbroker.metadata.directory import later_release
+        from kbroker.metadata.features import KRAFT_VERSION, newer_level
         from kbroker.metadata.image import MetadataImage
         from kbroker.metadata.lost_log import proof_of_loss
         from kbroker.metadata.quorum_log import QuorumLog
@@ -308,15 +311,23 @@ class DirectoryCheck:
             try:
                 for _ in read_snapshot(self.fs, path):
                     pass
+            except NewerFormatError:
+                pass        # reported below
             except (CorruptLogError, OSError) as error:
                 self._error(path, _without_path(error))
         image = MetadataImage()
         try:
             log = QuorumLog(self.fs, self.log_directory, 0)
             log.load(image)
+        except NewerFormatError as error:
+            self._error(directory, f'{error}. {later_release(self.fs, self.log_directory)}', do=OF_A_LATER_RELEASE)
+            return None
         except (CorruptLogError, OSError) as error:
             self._error(directory, str(error))
             return None
+        problem = newer_level({KRAFT_VERSION: image.kraft_version, **image.features})
+        if problem:
+            self._error(directory, f'{problem}. {later_release(self.fs, self.log_directory)}', do=OF_A_LATER_RELEASE)
         self.proof_of_loss = None if self.is_partition else proof_of_loss(self._past(), log, image)
         if self.proof_of_loss is not None:
             self._error(directory, self.proof_of_loss, do=LOST_METADATA)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError, NewerFormatError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.topic_partition import TopicPartition
@@ -220,17 +220,27 @@ class DirectoryView:
     def _image(self) -> MetadataImage | None:
         if not self._fs.is_directory(os.path.join(self._root, METADATA_DIRECTORY)):
             return None
+        from kbroker.metadata.directory import later_release
+        from kbroker.metadata.features import KRAFT_VERSION, newer_level
         from kbroker.metadata.image import MetadataImage
         from kbroker.metadata.quorum_log import QuorumLog
         for attempt in range(METADATA_ATTEMPTS):
             image = MetadataImage()
             try:
                 QuorumLog(self._fs, self._root, 0).load(image)
+                problem = newer_level({KRAFT_VERSION: image.kraft_version, **image.features})
+                if problem:
+                    logger.warning('%s: %s. %s: what is shown may lack its changes', self.place, problem,
+                                   later_release(self._fs, self._root))
                 return image if image.metadata_offset >= 0 else None
             except FileNotFoundError:
                 # A running controller replaced segments by a snapshot after this view had listed them.
                 if attempt + 1 == METADATA_ATTEMPTS:
                     raise
+            except NewerFormatError as error:
+                logger.warning('%s: %s. %s: topics are taken from the directory names', self.place, error,
+                               later_release(self._fs, self._root))
+                break
             except CorruptLogError as error:
                 logger.warning('%s; topics are taken from the directory names', error)
                 break

@@ -108,7 +108,7 @@ def replace(path: pathlib.Path, old: bytes, new: bytes) -> None:
     (foreign_node, 'found node.id 7'), (newer_meta_properties, 'found version 2, expected 1'),
     (torn_meta_properties, 'meta.properties: found'),
     (lost_meta_properties, 'found no meta.properties but other files'),
-    (unknown_feature, 'found feature streams.of.tomorrow at level 1, which this broker does not know'),
+    (unknown_feature, 'found feature streams.of.tomorrow at level 1, which this release does not know'),
     (newer_feature, 'found feature metadata.version at level 99'), (damaged_metadata, 'position'),
     (unknown_folder, 'lost\\+found: found a directory that is not named'),
 ])

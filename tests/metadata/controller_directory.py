@@ -140,7 +140,7 @@ class ControllerDirectory:
         place = self.next_place() | place
         self.append(encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30))
 
-    def assert_refused(self, error: type[Exception], match: str) -> None:
+    def assert_refused(self, error: type[Exception] | tuple[type[Exception], ...], match: str) -> None:
         """Check that the directory is refused and that no file has changed."""
         before = self.files()
         with pytest.raises(error, match=match):

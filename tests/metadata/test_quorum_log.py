@@ -11,6 +11,7 @@ from reference.kraft import read_log
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import encode_data
+from kbroker.metadata.directory import DirectoryRefusedError
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
@@ -91,7 +92,8 @@ def test_a_record_that_is_not_known_refuses_to_open(
     stopped.append(encode_batch(
         [(place['timestamp_ms'], key, value)], base_offset=place['base_offset'],
         partition_leader_epoch=place['epoch'], control=key is not None))
-    stopped.assert_refused(CorruptLogError, f'metadata batch at offset {place["base_offset"]}, record 0')
+    stopped.assert_refused((CorruptLogError, DirectoryRefusedError),
+                           f'metadata batch at offset {place["base_offset"]}, record 0')
 
 
 def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: ControllerDirectory) -> None:

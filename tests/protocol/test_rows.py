@@ -261,7 +261,7 @@ def test_a_key_that_does_not_fit_its_type_is_refused(data):
 
 
 @pytest.mark.parametrize(('data', 'complaint'), [
-    ('0002', 'TransactionLogValue version 2 found, 0 to 1 expected'),
+    ('0002', 'found TransactionLogValue of version 2, expected at most 1'),
     ('ffff', 'TransactionLogValue version -1 found, 0 to 1 expected'),
     ('00', 'TransactionLogValue of 1 bytes, at least 2 expected'),
     ('000100000000', 'TransactionLogValue version 1, near byte 2: truncated: 8 bytes expected, 4 left'),

@@ -251,7 +251,7 @@ def test_partitions_added_to_the_state_topic_leave_the_running_coordinator_as_it
 
 
 @pytest.mark.parametrize(('key', 'value'), [
-    (b'\0\1\0\1x', None), (b'\0', None), (b'', None), (b'\0\0\0\4tx-9', b'\0\2' + bytes(50)),
+    (b'\0\1\0\1x', None), (b'\0', None), (b'', None), (b'\0\0\0\4tx-9', b'\xff\xff' + bytes(50)),
     (b'\0\0\0\4tx-9', b'\0\0'), (None, b'x')])
 def test_a_row_of_an_unknown_kind_is_skipped_with_a_warning(caplog, key, value):
     world = World()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.base.clock import Clock, Timers, is_over
-from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.internal_topics import SHARE_GROUP_STATE
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import LongWork, Pace
@@ -38,7 +38,7 @@ from kbroker.group.share.rows import (
     with_changes,
 )
 from kbroker.metadata.changes import Steps
-from kbroker.protocol.rows import RowError
+from kbroker.protocol.rows import NewerRowError, RowError
 from kbroker.record.batch import BatchHeader, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.partition import APPEND_ERRORS, Partition
@@ -173,6 +173,9 @@ class ShareStateShard:
         for record in decode_records(batch):
             try:
                 found = read_row(self.states, record)
+            except NewerRowError as error:
+                raise CorruptLogError(f'{SHARE_GROUP_STATE}-{self.partition.partition}: the row at offset '
+                                      f'{record.offset} cannot be read: {error}') from error
             except RowError as error:
                 logger.warning('%s-%d, offset %d: skipped, %s', SHARE_GROUP_STATE, self.partition.partition,
                                record.offset, error)
