@@ -29,7 +29,7 @@ TOOLS = {'mmdebstrap': 'mmdebstrap', 'buildah': 'buildah', 'skopeo': 'skopeo', '
 SUITES = {'3.11': 'bookworm', '3.13': 'trixie'}
 """Maps a version of Python to the stable release of Debian that has it."""
 ARCHITECTURES = {'x86_64': 'amd64', 'aarch64': 'arm64'}
-WHEEL = re.compile(r'kbroker-([^-]+)-cp3(\d+)-cp3\d+-(?:many)?linux\w*?_(x86_64|aarch64)\.whl')
+WHEEL = re.compile(r'kbroker-([^-]+)-cp3(\d+)-cp3\d+-(?:many)?linux[\w.]*?_(x86_64|aarch64)\.whl')
 PACKAGES = ('base-files', 'libc6', 'libgcc-s1', 'ca-certificates', 'tzdata', 'python{0}-minimal',
             'libpython{0}-stdlib')
 PATHS = ('path-exclude=/usr/share/*', 'path-include=/usr/share/doc/*/copyright', 'path-include=/usr/share/zoneinfo/*',

@@ -72,7 +72,7 @@ def test_only_the_jobs_that_publish_may_write():
                for job, body in JOBS.items()}
     assert {job: rights for job, rights in writers.items() if rights} == {
         'release.yml: index': ['id-token'], 'release.yml: page': ['contents'],
-        'site.yml: publish': ['id-token', 'pages']}
+        'release.yml: registry': ['packages'], 'site.yml: publish': ['id-token', 'pages']}
 
 
 @pytest.mark.parametrize('name', FILES)
