@@ -23,6 +23,8 @@ LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tool
     tests/tools/test_tools_topics.py tests/clients/test_aiokafka.py tests/clients/test_kafka_python.py \
     tests/client/test_client_face.py tests/spark/test_spark_files.py tests/spark/test_spark_session.py \
     tests/spark/test_spark_sink.py tests/spark/test_spark_ingest.py tests/spark/test_spark_object_store.py
+# The targets of `make wheels`: x86_64-linux-gnu and the like, or all of them.
+TARGETS ?=
 # Where `make package` installs the wheel.
 PACKAGE ?= build/package
 DIST ?= dist
@@ -32,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -207,6 +209,13 @@ workflows: build/workflows/installed  ## Judge .github with actionlint (needs Go
 	    build/workflows/venv/bin/cibuildwheel --platform $${platform%:*} --archs $${platform#*:} \
 	        --print-build-identifiers || exit 1; \
 	done
+
+# Zig has the headers and libraries of every target. The C files are translated once, for all targets and this tree.
+wheels: $(VENV)/installed build/packaging/installed  ## Build and check wheels with Zig, in dist/. TARGETS='x86_64-linux-gnu aarch64-linux-musl' chooses.
+	build/packaging/venv/bin/python packaging/wheels.py --python $(PY) --dist $(DIST) $(TARGETS)
+
+smoke-arm64: $(VENV)/installed build/packaging/installed  ## Run packaging/smoke.py with the wheel for aarch64 in dist/, under qemu.
+	build/packaging/venv/bin/python packaging/smoke_arm64.py --python $(PY) --dist $(DIST)
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info

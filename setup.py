@@ -45,7 +45,7 @@ BETWEEN_O1_AND_O2 = (
 """The options of all other modules, which handle objects and call the system.
 
 Compared with -O2 they add half a percent to the instructions of a request, and take two thirds of the time to compile.
-Only GCC has them. Other compilers get -O2.
+Only GCC has them. Other compilers get -O2 for these modules, too.
 """
 
 WITHOUT_SYMBOLS = '-Wl,--strip-all'
