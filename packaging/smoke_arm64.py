@@ -56,7 +56,9 @@ def smoke(python, dist):
                             check=False).stdout.strip()
     if kernel != EXPECTED_KERNEL:
         raise Refused(f'the wheel chooses the kernel {kernel or "of no name"}, expected {EXPECTED_KERNEL}')
-    done = subprocess.run([emulated, '-P', 'packaging/smoke.py'], env=variables, check=False)
+    program = pathlib.Path('packaging/smoke.py').absolute()
+    # In the directory of the tree, the broker would import the modules of the tree.
+    done = subprocess.run([emulated, program], env=variables, cwd=site, check=False)
     if done.returncode != 0:
         raise Refused(f'packaging/smoke.py ended with exit status {done.returncode}, expected 0')
     print(f'{wheels[0].name}: served under qemu, with the kernel {kernel}')
