@@ -22,7 +22,13 @@ from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID
 
 
-cdef extern from '<time.h>' nogil:
+cdef extern from *:
+    """
+    #include <time.h>
+    #ifdef __APPLE__
+    #define CLOCK_MONOTONIC_COARSE CLOCK_MONOTONIC_RAW_APPROX
+    #endif
+    """
     int CLOCK_MONOTONIC_COARSE
 
 

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -170,6 +171,8 @@ def read_status(directory: str, question: Report | None = None) -> Report:
     Raise NoBrokerError if no broker runs. Raise OSError, with a text for the operator, if the broker cannot be reached
     or does not reply.
     """
+    if sys.platform != 'linux':     # only Linux has abstract names, and kbroker serves only there
+        raise unreachable(directory)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(LIMIT_S)
         try:

@@ -62,7 +62,7 @@ static uint32_t kb_crc32c_portable(uint32_t crc, const uint8_t *p, size_t n) {
     return ~crc;
 }
 
-#if defined(__x86_64__) || (defined(__aarch64__) && defined(__linux__))
+#if defined(__x86_64__) || (defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__)))
 /* a * b mod P */
 static uint32_t kb_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
@@ -260,12 +260,17 @@ static void kb_crc32c_add_hardware(void) {
     kb_init_fold(kb_fold_2048, 2048);
     kb_crc32c_add("vpclmul512", kb_crc32c_vpclmul512);
 }
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
 #include <arm_acle.h>
+#ifdef __linux__
 #include <sys/auxv.h>
 
 #ifndef HWCAP_CRC32
 #define HWCAP_CRC32 (1 << 7)
+#endif
+static int kb_has_armv8(void) { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#else
+static int kb_has_armv8(void) { return 1; } /* every Mac with such a processor has the instruction */
 #endif
 
 enum { KB_ARM_STREAM_BYTES = 1024 };
@@ -293,7 +298,7 @@ static uint32_t kb_crc32c_armv8(uint32_t crc, const uint8_t *p, size_t n) {
 static void kb_crc32c_add(const char *name, kb_crc32c_function function);
 
 static void kb_crc32c_add_hardware(void) {
-    if (!(getauxval(AT_HWCAP) & HWCAP_CRC32)) return;
+    if (!kb_has_armv8()) return;
     kb_over_one = kb_power_of_x(8 * KB_ARM_STREAM_BYTES);
     kb_over_two = kb_power_of_x(8 * 2 * KB_ARM_STREAM_BYTES);
     kb_crc32c_add("armv8", kb_crc32c_armv8);

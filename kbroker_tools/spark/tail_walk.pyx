@@ -18,9 +18,20 @@ from kbroker.wire.crc32c cimport crc32c_update
 
 import os
 
-cdef extern from '<fcntl.h>' nogil:
-    int posix_fadvise(int fd, off_t offset, off_t size, int advice)
-    int POSIX_FADV_WILLNEED
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    static void kb_read_ahead(int fd, off_t position, int size)
+    {
+    #ifdef __APPLE__
+        struct radvisory wanted = {position, size};
+        fcntl(fd, F_RDADVISE, &wanted);
+    #else
+        posix_fadvise(fd, position, size, POSIX_FADV_WILLNEED);
+    #endif
+    }
+    """
+    void read_ahead "kb_read_ahead"(int fd, off_t position, int size) nogil
 
 cdef extern from '<unistd.h>' nogil:
     ssize_t pread(int fd, void *into, size_t size, off_t position)
@@ -59,7 +70,7 @@ cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end
     cdef ssize_t size
     if position < window.start or position + HEADER_BYTES > window.end:
         while window.asked_to < min(file_end, position + AHEAD_BYTES):
-            posix_fadvise(window.fd, window.asked_to, AHEAD_BYTES, POSIX_FADV_WILLNEED)
+            read_ahead(window.fd, window.asked_to, AHEAD_BYTES)
             window.asked_to += AHEAD_BYTES
         size = pread(window.fd, window.data, <size_t>min(window.wanted_bytes, file_end - position), position)
         if size < HEADER_BYTES:

@@ -6,7 +6,36 @@ from libc.errno cimport EMFILE, ENFILE, errno
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from posix.fcntl cimport O_CLOEXEC
-from posix.unistd cimport fdatasync as c_fdatasync, fsync as c_fsync
+from posix.types cimport pid_t
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <unistd.h>
+    #ifdef __APPLE__
+    /* On macOS fsync leaves the bytes in the disk's cache. A file system without F_FULLFSYNC gets an fsync. */
+    static int kb_sync(int fd, int is_directory)
+    {
+        if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+        return errno == ENOTSUP || errno == EINVAL || errno == ENOTTY ? fsync(fd) : -1;
+    }
+    #else
+    static int kb_sync(int fd, int is_directory) { return is_directory ? fsync(fd) : fdatasync(fd); }
+    #endif
+
+    /* The system has its own layout of struct flock. */
+    static int kb_lock_holder(int fd, pid_t *holder)
+    {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        if (fcntl(fd, F_GETLK, &lock) < 0) return -1;
+        *holder = lock.l_pid;
+        return lock.l_type != F_UNLCK;
+    }
+    """
+    int c_sync "kb_sync"(int fd, int is_directory) nogil
+    int c_lock_holder "kb_lock_holder"(int fd, pid_t *holder) nogil
 
 
 cdef enum:
@@ -109,6 +138,16 @@ cdef int open_descriptor(str path, int flags) except -1:
 
 cdef int sync_descriptor(int descriptor, bint is_directory) noexcept nogil:
     """Sync a directory, or the data and the size of a file. Return 0, or the errno of a failure."""
-    if (c_fsync(descriptor) if is_directory else c_fdatasync(descriptor)) == 0:
-        return 0
-    return errno
+    return 0 if c_sync(descriptor, is_directory) == 0 else errno
+
+
+def lock_holder(int descriptor):
+    """Return the id of the process that holds a record lock on an open file, or None if the file is not locked.
+
+    Return 0 if the id of that process is not visible to this process.
+    """
+    cdef pid_t holder = 0
+    cdef int held = c_lock_holder(descriptor, &holder)
+    if held < 0:
+        raise OSError(errno, os.strerror(errno))
+    return max(holder, 0) if held else None

@@ -7,7 +7,7 @@ holds one while it sends from the file, even if the segment was deleted.
 import os
 import stat
 
-from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, errno
+from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EPERM, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,16 +21,25 @@ from kbroker.log.fs.descriptors cimport open_descriptor, sync_descriptor
 
 cdef extern from *:
     """
-    #include <fcntl.h>
-    #include <linux/falloc.h>
-    int fallocate(int fd, int mode, off_t offset, off_t len);
-    int syncfs(int fd);
-
     #include <errno.h>
+    #include <fcntl.h>
     #include <stdint.h>
-    #include <sys/syscall.h>
     #include <sys/uio.h>
     #include <unistd.h>
+    #ifdef __linux__
+    #include <linux/falloc.h>
+    #include <sys/syscall.h>
+    int fallocate(int fd, int mode, off_t offset, off_t len);
+    int syncfs(int fd);
+    #else
+    /* Other systems lack these calls of Linux. The callers then do without. */
+    enum { FALLOC_FL_KEEP_SIZE = 1, SYNC_FILE_RANGE_WAIT_BEFORE = 1 };
+    static int kb_is_missing(void) { errno = ENOSYS; return -1; }
+    #define fallocate(fd, mode, position, size) kb_is_missing()
+    #define syncfs(fd) kb_is_missing()
+    #define sync_file_range(fd, position, size, flags) kb_is_missing()
+    #endif
+
     #ifndef RWF_NOWAIT
     #define RWF_NOWAIT 8
     #endif
@@ -165,7 +174,7 @@ cdef class File:
         else:
             with nogil:
                 code = read_cached(self.descriptor, into, size, position, &total)
-        if code == EOPNOTSUPP or code == ENOSYS:
+        if code == EOPNOTSUPP or code == ENOSYS or code == EPERM:     # Linux before 4.14; EPERM: a container's filter
             self.always_waits = True
             return self.pread(into, size, position)
         return total if code == 0 else fail(self.path, code)
@@ -199,7 +208,7 @@ cdef class File:
             code = errno
         if result == 0:
             return 1
-        return 0 if code == EOPNOTSUPP or code == ENOSPC or code == EINTR else fail(self.path, code)
+        return 0 if code == EOPNOTSUPP or code == ENOSYS or code == ENOSPC or code == EINTR else fail(self.path, code)
 
     def fileno(self) -> int:
         return self.descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterable
 from errno import ENOSYS
 
@@ -17,8 +18,8 @@ smaller.
 """
 SMALL_FILE_BYTES = 64 * 1024
 """The maximum size of a file that has only a few lines, in bytes."""
-SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
-"""True if the kernel's syncfs hides write errors."""
+SYNCFS_IS_SILENT = sys.platform != 'linux' or tuple(map(int, re.findall(r'\d+', os.uname().release)[:2])) < (5, 8)
+"""True if the kernel has no syncfs, or one that hides write errors."""
 
 
 READ_ONLY = '.checkpoint'
@@ -157,7 +158,7 @@ class FileSystem:
     def sync_everything(self, path: str) -> None:
         """Sync the whole file system that holds a directory. This is cheaper than syncing many files one by one.
 
-        Raise ENOSYS on Linux before 5.8, where the call does not report write errors.
+        Raise ENOSYS on Linux before 5.8, where the call does not report write errors, and on other systems.
         """
         if SYNCFS_IS_SILENT:
             raise OSError(ENOSYS, os.strerror(ENOSYS), path)

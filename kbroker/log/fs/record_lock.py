@@ -2,12 +2,9 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import struct
 
+from kbroker.log.fs.descriptors import lock_holder
 from kbroker.log.fs.file import File, ReadOnlyFile
-
-FLOCK = struct.Struct('@hhqqi')    # struct flock: type, whence, start, length, pid
 
 
 def hold(path: str) -> File:
@@ -28,6 +25,4 @@ def holder(path: str) -> int | None:
     The process that holds the lock must not call this: it opens and closes the file, which would drop the lock.
     """
     file = ReadOnlyFile(path)
-    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else max(pid, 0)
+    return lock_holder(file.fileno())
