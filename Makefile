@@ -139,7 +139,7 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=...")'
 	@$(PYTHON) packaging/compiler.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(call install, ["build-system"]["requires"] ["project"]["dependencies"])
+	$(call install, ["dependency-groups"]["build"] ["project"]["dependencies"])
 	@touch $@
 
 # Install Spark, too, because its tests run by default. It takes some 750 MB on the disk and a minute, mostly for PySpark

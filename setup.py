@@ -158,6 +158,8 @@ def main():
     setup(
         cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules,
                   'sdist': archives['SameSdist'], 'bdist_wheel': archives['SameWheel']},
+        long_description=runpy.run_path('packaging/readme.py')['readme'](),
+        long_description_content_type='text/markdown',
         ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
     )
 

@@ -8,7 +8,7 @@ EXTRAS = ('oauth', 'spark', 'test')
 def main():
     read = tomllib.loads(pathlib.Path('pyproject.toml').read_text())
     project = read['project']
-    requirements = [*read['build-system']['requires'], *project['dependencies']]
+    requirements = [*read['dependency-groups']['build'], *project['dependencies']]
     for extra in EXTRAS:
         requirements += project['optional-dependencies'][extra]
     for each in dict.fromkeys(requirements):
