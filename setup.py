@@ -156,10 +156,10 @@ def main():
                      for source in pathlib.Path(package).rglob('*.pyx'))
     archives = runpy.run_path('packaging/archives.py')
     setup(
+        long_description=runpy.run_path('packaging/readme.py')['text'](),
+        long_description_content_type='text/markdown',
         cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules,
                   'sdist': archives['SameSdist'], 'bdist_wheel': archives['SameWheel']},
-        long_description=runpy.run_path('packaging/readme.py')['readme'](),
-        long_description_content_type='text/markdown',
         ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
     )
 

@@ -1,26 +1,23 @@
-"""The README for a package index, where a link to a file of the repository needs the address of the repository."""
+"""The README of a package. A package index shows it without the repository, so its links lead to the repository."""
 import pathlib
 import re
+import runpy
 import tomllib
 
-LINK = re.compile(r"""(\]\(\s*<?|^\[[^\]]+\]:\s+<?|\b(?:src|href)=["'])([^)>\s"']+)""", re.MULTILINE)
-"""What comes before a target, and the target: of a link or an image, of a link that a line defines, and in HTML."""
-ELSEWHERE = re.compile(r'[a-z][a-z0-9+.-]*:|//|#')
-"""The beginning of a target that is no file of the repository."""
-IMAGE = re.compile(r'\.(?:png|svg|gif|jpe?g|webp)$')
+ROOT = pathlib.Path(__file__).parent.parent
+CODE = re.compile(r'^(```.*?^```\n)', re.MULTILINE | re.DOTALL)
+LINK = re.compile(r'(!?\[[^][]*\])\((?!\w+:|#)([^)\s]+)\)')
 
 
-def readme():
-    """Return README.md with absolute links."""
-    source = tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']['urls']['Source']
-    return with_absolute_links(pathlib.Path('README.md').read_text(), source)
+def text():
+    """Return README.md, in which each link to a file of the repository is the address of this file at the version."""
+    readme = (ROOT / 'README.md').read_text()
+    source = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['urls']['Source']
+    version = runpy.run_path(str(ROOT / 'kbroker' / '__init__.py'))['__version__']
 
+    def with_address(link):
+        name, target = link.groups()
+        return f'{name}({source}/{"raw" if name.startswith("!") else "blob"}/v{version}/{target})'
 
-def with_absolute_links(text, source):
-    """Return `text` with its relative links leading to the repository `source`."""
-    def absolute(found):
-        before, target = found.groups()
-        if ELSEWHERE.match(target):
-            return found[0]
-        return f'{before}{source}/{"raw" if IMAGE.search(target) else "blob"}/main/{target.removeprefix("./")}'
-    return LINK.sub(absolute, text)
+    parts = CODE.split(readme)
+    return ''.join(part if part.startswith('```') else LINK.sub(with_address, part) for part in parts)

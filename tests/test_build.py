@@ -1,11 +1,9 @@
 """The build reports clearly why it cannot compile, and several versions of Python can use the same source tree."""
 import os
-import re
 import runpy
 import subprocess
 import sys
 import tomllib
-from email.parser import BytesParser
 
 import pytest
 from setuptools import Extension
@@ -113,30 +111,6 @@ def test_pip_reports_a_missing_compiler_before_it_fetches_anything(hook):
 def test_an_sdist_needs_no_compiler():
     done = run('-S', '-c', f'{BACKEND}print(backend.get_requires_for_build_sdist())', CC='no-such-compiler')
     assert 'setuptools>=' in done.stdout and done.stderr == ''
-
-
-def test_the_links_of_the_readme_work_on_a_package_index(tmp_path):
-    done = run('-c', f'{BACKEND}print(backend.prepare_metadata_for_build_wheel({str(tmp_path)!r}))')
-    assert done.returncode == 0, done.stderr
-    metadata = BytesParser().parse((tmp_path / done.stdout.splitlines()[-1] / 'METADATA').open('rb'))
-    assert metadata['Description-Content-Type'] == 'text/markdown'
-    text = metadata.get_payload()
-    targets = re.findall(r'\]\(([^)]*)\)|(?:src|href)="([^"]*)"|^\[[^\]]+\]: (\S+)', text, re.MULTILINE)
-    assert len(targets) > 5
-    relative = [target for found in targets for target in found if target and not target.startswith(('https://', '#'))]
-    assert relative == []
-    for path in re.findall(r'/kbroker/(?:blob|raw)/main/([^)#"\s]+)', text):
-        assert (ROOT / path).exists(), path
-
-
-def test_links_to_files_become_absolute_and_no_others_change():
-    absolute = runpy.run_path(str(ROOT / 'packaging' / 'readme.py'))['with_absolute_links']
-    text = ('[a](docs/a.md#b) [c](#c) [d](https://example.org/d) [![e](docs/e.png)](docs/e.md) <img src="docs/f.svg">\n'
-            '[g]: ./docs/g.md')
-    assert absolute(text, 'https://s') == (
-        '[a](https://s/blob/main/docs/a.md#b) [c](#c) [d](https://example.org/d) '
-        '[![e](https://s/raw/main/docs/e.png)](https://s/blob/main/docs/e.md) <img src="https://s/raw/main/docs/f.svg">\n'
-        '[g]: https://s/blob/main/docs/g.md')
 
 
 def test_each_version_of_python_gets_the_packages_that_have_wheels_for_it():
