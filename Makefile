@@ -217,6 +217,11 @@ wheels: $(VENV)/installed build/packaging/installed  ## Build and check wheels w
 smoke-arm64: $(VENV)/installed build/packaging/installed  ## Run packaging/smoke.py with the wheel for aarch64 in dist/, under qemu.
 	build/packaging/venv/bin/python packaging/smoke_arm64.py --python $(PY) --dist $(DIST)
 
+.PHONY: upgrade
+upgrade:  ## Upgrade a broker from OLD=v1.0.0 and roll it back, under load. OLD and NEW are wheels or commits; NEW is the working tree.
+	@test -n '$(OLD)' || { echo 'expected OLD: a wheel or a commit of an earlier release, such as OLD=v1.0.0' >&2; exit 2; }
+	$(PYTHON) packaging/upgrade.py $(OLD) $(NEW)
+
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info
 	find kbroker kbroker_tools -name '*.so' -delete

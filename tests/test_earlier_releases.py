@@ -7,12 +7,14 @@ import pytest
 from support.brokers.release_broker import ReleaseBroker, names_of_directories, unpack
 from support.disk.crash_points import findings_of_check
 
+from kbroker import __version__
+
 NAMES = names_of_directories()
 
 
 def test_there_is_a_killed_and_a_stopped_directory_of_each_release():
     releases = {name.rpartition('-')[0] for name in NAMES}
-    assert releases >= {'0.1.0'}
+    assert releases >= {'0.1.0', __version__}
     assert {f'{release}-{end}' for release in releases for end in ('killed', 'stopped')} == set(NAMES)
 
 

@@ -1,6 +1,6 @@
-"""Log directories of releases. This program adds the directories of a new release:
+"""Log directories of releases. This program adds the directories of this release, whose version is that of the package:
 
-    python tests/support/brokers/release_directory.py 0.1.0
+    python tests/support/brokers/release_directory.py
 
 It starts a broker, lets clients of several libraries use it, and writes four files to `tests/data/releases`:
 
@@ -8,7 +8,7 @@ It starts a broker, lets clients of several libraries use it, and writes four fi
   before
 - the same for `VERSION-stopped`, after a start on that directory and a clean stop
 
-The directories of a published release never change.
+The directories of a published release never change, so the program does not replace files.
 """
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from support.clients.observed_cluster import observe  # noqa: E402
 from support.clients.raw_client import RawClient  # noqa: E402
 from support.messages.message_builder import build  # noqa: E402
 
+from kbroker import __version__  # noqa: E402
 from kbroker.client import Acl, Admin, Consumer, NewTopic, Producer, ScramCredentialUpsertion  # noqa: E402
 from kbroker.client.cluster import Cluster  # noqa: E402
 from kbroker.client.config import ClientConfig  # noqa: E402
@@ -266,4 +267,8 @@ def make(version: str, releases: pathlib.Path) -> None:
 
 
 if __name__ == '__main__':
-    make(sys.argv[1], RELEASES)
+    found = sorted(path.name for path in RELEASES.glob(f'{__version__}-*'))
+    if found:
+        sys.exit(f'found {", ".join(found)}, expected none of {__version__}: raise the version of the package '
+                 'first')
+    make(__version__, RELEASES)
