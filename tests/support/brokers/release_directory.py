@@ -1,6 +1,6 @@
-"""Log directories of releases. This program adds the directories of this release, whose version is that of the package:
+"""Log directories of releases. This program adds the directories of a new release, whose version the package has:
 
-    python tests/support/brokers/release_directory.py
+    python tests/support/brokers/release_directory.py 1.0.0
 
 It starts a broker, lets clients of several libraries use it, and writes four files to `tests/data/releases`:
 
@@ -267,6 +267,8 @@ def make(version: str, releases: pathlib.Path) -> None:
 
 
 if __name__ == '__main__':
+    if sys.argv[1:] != [__version__]:
+        sys.exit(f'found {sys.argv[1:]}, expected the version of the package: {__version__}')
     found = sorted(path.name for path in RELEASES.glob(f'{__version__}-*'))
     if found:
         sys.exit(f'found {", ".join(found)}, expected none of {__version__}: raise the version of the package '
