@@ -29,6 +29,7 @@ from support.runner.other_user import (
 
 from kbroker.base.errors import LogDirectoryError
 from kbroker.base.os_errors import describe
+from kbroker.daemon import broker
 from kbroker.log.fs import FileSystem
 from kbroker.log.log_directory import lock_directory
 from kbroker.network import listen_errors
@@ -313,6 +314,14 @@ def test_errors_need_no_home_and_no_utf_8(tmp_path, surroundings):
                           check=False)
     assert done.returncode == 1
     assert done.stderr.count(b'\n') == 1 and b'expected a directory' in done.stderr, done.stderr
+
+
+def test_a_machine_without_proc_has_a_status(monkeypatch, tmp_path):
+    """An earlier version ended at the first question for its status."""
+    resident_bytes, most_bytes = broker.measure_memory()
+    assert 0 < resident_bytes <= most_bytes
+    monkeypatch.setattr(broker, 'STATM', tmp_path / 'missing')
+    assert broker.measure_memory() == (pytest.approx(most_bytes, rel=0.1),) * 2
 
 
 def test_an_error_with_closed_streams_still_has_its_status(tmp_path):

@@ -65,6 +65,7 @@ If half of the descriptor limit is less, that half counts instead. The broker it
 """
 MOST_NAMED, MOST_REASON = 20, 1000
 """The most offline partitions in the status, and the most characters of the reason for each of them."""
+STATM = Path('/proc/self/statm')
 EXIT_BROKEN = 70
 """The exit status of a broker that ends because an invariant is broken: EX_SOFTWARE of sysexits.h."""
 
@@ -72,6 +73,20 @@ EXIT_BROKEN = 70
 def limit_of(value: int) -> int:
     """Return the value of a setting that is a limit. INT_MAX means no limit: return UNBOUNDED for it."""
     return UNBOUNDED if value == INT_MAX else value
+
+
+def measure_memory() -> tuple[int, int]:
+    """Return the bytes of memory that this process has now, and the most that it has had.
+
+    Without /proc, the maximum stands for the present size.
+    """
+    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        resident_bytes = int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return most_bytes, most_bytes
+    # The kernel updates the maximum less often than the current size, so the current size may be larger.
+    return resident_bytes, max(resident_bytes, most_bytes)
 
 
 class Broker:
@@ -166,9 +181,7 @@ class Broker:
 
     def report(self) -> Report:
         """Return the report that `kbroker status` prints."""
-        resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
-        # The kernel updates the maximum less often than the current size, so the current size may be larger.
-        most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        resident_bytes, most_resident_bytes = measure_memory()
         offline = self.node.logs.verification.offline()
         return {
             'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
