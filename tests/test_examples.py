@@ -117,7 +117,8 @@ def test_the_commands_of_the_documents_run(broker, tmp_path):
     shell(f'kbroker-topics --bootstrap-server localhost:9092 --create --topic {LEDGER_TOPIC} '
           '--config cleanup.policy=compact')
     Producer({'bootstrap.servers': broker.address, 'transactional.id': 'word-count~d'}).init_transactions()
-    lines = [line for page in PAGES if page != MAINTAINERS for block in blocks(page, 'sh') for line in block.splitlines()]
+    lines = [line for page in PAGES if page != MAINTAINERS for block in blocks(page, 'sh')
+             for line in block.splitlines()]
     assert len(lines) > 20
     for line in lines:
         if line.startswith(NOT_RUN):
