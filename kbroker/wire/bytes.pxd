@@ -27,6 +27,7 @@ cdef extern from *:
     static inline void kb_write_int32(uint8_t *p, int32_t s) { uint32_t v = KB_BE32((uint32_t)s); memcpy(p, &v, 4); }
     static inline void kb_write_int64(uint8_t *p, int64_t s) { uint64_t v = KB_BE64((uint64_t)s); memcpy(p, &v, 8); }
     """
+    int leading_zeros "__builtin_clzll"(unsigned long long) noexcept nogil
     int16_t read_int16 "kb_read_int16"(const uint8_t *p) noexcept nogil
     int32_t read_int32 "kb_read_int32"(const uint8_t *p) noexcept nogil
     int64_t read_int64 "kb_read_int64"(const uint8_t *p) noexcept nogil
@@ -96,11 +97,10 @@ cdef inline int64_t take_varlong(Cursor *cursor) except? -4611686018427387904 no
 
 
 cdef inline Py_ssize_t unsigned_varint_size(uint64_t value) noexcept nogil:
-    cdef Py_ssize_t size = 1
-    while value >= 0x80:
-        value >>= 7
-        size += 1
-    return size
+    """Return the size of an unsigned varint, a byte for each 7 bits. The factor 9 / 64 stands for 1 / 7: up to 64 bits,
+    the results are the same.
+    """
+    return 1 if value < 0x80 else ((63 - leading_zeros(value)) * 9 + 73) >> 6
 
 
 cdef inline uint8_t *put_unsigned_varint(uint8_t *at, uint64_t value) noexcept nogil:
