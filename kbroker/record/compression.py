@@ -346,7 +346,7 @@ class _Lz4OfCramjam:
         """Return a frame as Java writes it: without the checksums that the library adds to its blocks."""
         level = 0 if level == DEFAULT_LZ4_LEVEL else max(level, _LZ4_LEAST_HIGH_LEVEL)
         compressor = self.library.Compressor(level=level, content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        compressor.compress(bytes(data))  # it takes nothing but bytes
         frame = _Lz4Frame(memoryview(compressor.finish()), 0)
         cut = 4 * bool(frame.flags & _LZ4_HAS_BLOCK_CHECKSUMS)
         return b''.join([_LZ4_HEAD, *(frame.data[start : end - cut] for start, end, _ in frame.blocks()), bytes(4)])

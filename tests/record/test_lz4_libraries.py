@@ -124,6 +124,7 @@ def test_both_write_frames_as_java_does_that_each_other_reads(data, level):
     for library in LIBRARIES.values():
         frame = library.compress(data, level)
         assert frame.startswith(b'\x04\x22\x4d\x18\x60\x40\x82')  # independent blocks of 64 KiB, no checksums, no size
+        assert library.compress(memoryview(data), level) == frame
         assert outcome_of_both(frame) == data
 
 
