@@ -6,6 +6,7 @@ the broker cannot use.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -15,6 +16,7 @@ import subprocess
 import sys
 
 import pytest
+from support.brokers.confined_broker import until
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.promises import TOPIC, Client, Promises
 from support.runner.machine_requirements import do_without
@@ -30,6 +32,7 @@ from support.runner.other_user import (
 from kbroker.base.errors import LogDirectoryError
 from kbroker.base.os_errors import describe
 from kbroker.daemon import broker
+from kbroker.daemon.status import read_status
 from kbroker.log.fs import FileSystem
 from kbroker.log.log_directory import lock_directory
 from kbroker.network import listen_errors
@@ -304,6 +307,13 @@ def test_a_kernel_without_ipv6_says_so():
 
 # ---- the surroundings of the process ----
 
+def is_served(directory: pathlib.Path) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(read_status(str(directory)))
+    return False
+
+
+
 @pytest.mark.parametrize('surroundings', [
     {'HOME': None, 'PATH': None}, {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}])
 def test_errors_need_no_home_and_no_utf_8(tmp_path, surroundings):
@@ -322,6 +332,25 @@ def test_a_machine_without_proc_has_a_status(monkeypatch, tmp_path):
     assert 0 < resident_bytes <= most_bytes
     monkeypatch.setattr(broker, 'STATM', tmp_path / 'missing')
     assert broker.measure_memory() == (pytest.approx(most_bytes, rel=0.1),) * 2
+
+
+@pytest.mark.parametrize('limit', [8, 13])
+def test_too_few_descriptors_are_one_line(tmp_path, limit):
+    done = subprocess.run(['sh', '-c', f'ulimit -n {limit}; exec "$@"', 'sh', sys.executable, '-m', 'kbroker', *SERVE,
+                           str(tmp_path / 'data')], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert 'Traceback' not in done.stderr
+    assert f'Too many open files: this process may open {limit} files' in done.stderr.splitlines()[-1]
+
+
+def test_a_broker_with_closed_streams_keeps_its_files_apart_from_them(tmp_path):
+    """A file of the log directory would otherwise be descriptor 2, to which libraries write their errors."""
+    with subprocess.Popen(['sh', '-c', 'exec "$@" <&- >&- 2>&-', 'sh', sys.executable, '-m', 'kbroker', *SERVE,
+                           str(tmp_path / 'data')]) as process:
+        until(lambda: is_served(tmp_path / 'data'), 'the broker does not start')
+        assert [os.readlink(f'/proc/{process.pid}/fd/{number}') for number in range(3)] == [os.devnull] * 3
+        process.terminate()
+    assert process.returncode == 0
 
 
 def test_an_error_with_closed_streams_still_has_its_status(tmp_path):

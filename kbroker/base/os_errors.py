@@ -10,6 +10,8 @@ import resource
 import stat
 from collections.abc import Callable
 
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
 
 def describe(error: OSError, log_directory: str | None = None) -> str:
     """Return one line for the operator about an error of a file.
@@ -18,7 +20,7 @@ def describe(error: OSError, log_directory: str | None = None) -> str:
     """
     reason = error.strerror or str(error)
     if not isinstance(error.filename, str) or not error.filename:
-        return reason
+        return f'{reason}: {_describe_descriptors("", None)}' if error.errno in OUT_OF_DESCRIPTORS else reason
     path = os.path.abspath(error.filename)
     writer = None if log_directory is None else os.path.abspath(log_directory)
     describe_code = _BY_CODE.get(error.errno or 0)

@@ -11,6 +11,7 @@ import time
 from kbroker.security.escape import MOST_OF_A_LINE, json_line, shown
 
 _SYSLOG_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
+STANDARD_STREAMS = 3
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 'taskName'}
 
 
@@ -71,7 +72,18 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def set_up(as_json: bool) -> None:
-    """Log all records of level INFO and above to stderr."""
+    """Log all records of level INFO and above to stderr.
+
+    First open the standard streams that the parent process has closed. Otherwise a file of the log directory would get
+    the number of stderr, and an error message of a library could be written into it.
+    """
+    for number in range(STANDARD_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)      # gets the lowest free number
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, 'w')  # noqa: SIM115  (open to the end)
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())

@@ -189,10 +189,11 @@ def _check_modes(config: Config, config_file: Path | None, names_in_file: list[s
 
 def _run(broker: Any) -> None:
     """Serve until a signal stops the broker."""
-    for number in _stopping_signals():
-        broker.reactor.on_signal(number, partial(_stop, broker, number))
-    if sys.stdin is None or not sys.stdin.isatty():      # with a terminal, SIGHUP still ends the broker
-        broker.reactor.on_signal(signal.SIGHUP, broker.reload)
+    with _failing_in_one_line():
+        for number in _stopping_signals():
+            broker.reactor.on_signal(number, partial(_stop, broker, number))
+        if sys.stdin is None or not sys.stdin.isatty():      # with a terminal, SIGHUP still ends the broker
+            broker.reactor.on_signal(signal.SIGHUP, broker.reload)
     durability = broker.config.kbroker_durability
     log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
              extra={'event': 'ready', 'address': broker.address, 'directory': str(broker.directory),
