@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -196,6 +196,9 @@ reproducible: $(VENV)/installed-for-tests  ## Build the last commit twice, in un
 image: build/packaging/installed  ## Build the container image of the wheel in dist/, and run it. Needs buildah, mmdebstrap and podman.
 	$(PYTHON) packaging/image/build_image.py $(DIST)
 	$(PYTHON) packaging/image/check_image.py $(DIST)
+
+containers: build/packaging/installed  ## Type the examples of docs/containers.md on the image: Testcontainers, Compose, Kubernetes. Needs podman, Java, Node.js, Go.
+	$(PYTHON) packaging/image/check_page.py $(DIST)
 
 build/workflows/installed: pyproject.toml
 	test -x build/workflows/venv/bin/python || $(PYTHON) -m venv build/workflows/venv
