@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers macos clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,14 @@ test-pythons:  ## Build, test (quick) and package with each of PYTHONS='3.13 3.1
 	    $(MAKE) quick package PYTHON=python$$version VENV=build/pythons/$$version/venv \
 	        DIST=build/pythons/$$version/dist PACKAGE=build/pythons/$$version/package || exit 1; \
 	done
+
+# What a Linux machine can show about macOS: the modules compile, and tests pass without what only Linux has.
+MACOS_TESTS ?= tests/client tests/tools/test_tools_dump_log.py tests/tools/test_tools_directory_live.py \
+    tests/tools/test_tools_transactions.py tests/tools/test_tools_groups.py
+macos: $(VENV)/installed-for-tests build build/packaging/installed  ## Compile for macOS, and test the client and the tools without what only Linux has.
+	$(PY) packaging/macos.py build/packaging/venv/bin/python
+	PYTHONPATH=tests/support/without_linux $(PY) -m pytest -n $(WORKERS) --quick --ignore tests/client/test_consumer_member_live.py \
+	    $(MACOS_TESTS) $(PYTEST_ARGS)
 
 check: $(VENV)/installed-for-tests build  ## Check style and types.
 	$(VENV)/bin/ruff check .

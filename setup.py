@@ -6,6 +6,7 @@ on that build.
 import os
 import pathlib
 import runpy
+import sysconfig
 
 from setuptools import Extension, setup
 from setuptools.command.build import build
@@ -49,6 +50,22 @@ Only GCC has them. Other compilers get -O2 for these modules, too.
 """
 
 WITHOUT_SYMBOLS = '-Wl,--strip-all'
+
+IS_FOR_MACOS = sysconfig.get_platform().startswith('macosx-')     # a cross build sets _PYTHON_HOST_PLATFORM
+
+LINUX_ONLY = (
+    'kbroker.network.', 'kbroker.wire.frames', 'kbroker.apis.add_partitions_to_txn', 'kbroker.apis.end_txn',
+    'kbroker.apis.fetch.fetch', 'kbroker.apis.fetch.response', 'kbroker.apis.offset_commit', 'kbroker.apis.produce.',
+    'kbroker.apis.serving.dispatch', 'kbroker.apis.serving.idle_heartbeat', 'kbroker.apis.serving.offset_commits',
+    'kbroker.apis.serving.request', 'kbroker.apis.txn_offset_commit')
+"""The modules of a serving broker, which needs Linux. Each other module belongs to the client, the tools and the
+commands, which run on macOS, too. A name that ends with a dot stands for a whole package.
+"""
+
+
+def needs_linux(name):
+    """Return whether a module is one of LINUX_ONLY."""
+    return any(name == each or (each.endswith('.') and name.startswith(each)) for each in LINUX_ONLY)
 
 
 def extension_of(path):
@@ -151,16 +168,23 @@ def check_compiler():
     runpy.run_path('packaging/compiler.py')['check']()
 
 
+def check_python():
+    """End the program with one line if this Python is not supported. pip shows this line."""
+    runpy.run_path('packaging/compiler.py')['check_python']()
+
+
 def main():
     sources = sorted(source for package in PACKAGES
                      for source in pathlib.Path(package).rglob('*.pyx'))
+    check_python()
     archives = runpy.run_path('packaging/archives.py')
+    extensions = [*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))]
     setup(
         long_description=runpy.run_path('packaging/readme.py')['text'](),
         long_description_content_type='text/markdown',
         cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules,
                   'sdist': archives['SameSdist'], 'bdist_wheel': archives['SameWheel']},
-        ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
+        ext_modules=[each for each in extensions if not (IS_FOR_MACOS and needs_linux(each.name))],
     )
 
 

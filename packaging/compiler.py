@@ -70,6 +70,13 @@ def remedy():
     return f'Install a C compiler and the development files of Python {VERSION}'
 
 
+def check_python():
+    """End the program with one line if this is a free-threaded Python, on which kbroker is not tested."""
+    if sysconfig.get_config_var('Py_GIL_DISABLED'):
+        sys.exit(f'kbroker: found a free-threaded Python ({sys.executable}), expected one with the GIL: install '
+                 f'python{VERSION} instead of python{VERSION}t')
+
+
 def check():
     """End the program with one line if nothing can be compiled."""
     found = fault()
@@ -78,4 +85,5 @@ def check():
 
 
 if __name__ == '__main__':
+    check_python()
     check()

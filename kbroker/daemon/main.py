@@ -97,6 +97,7 @@ def keeping_everything() -> Iterator[None]:
 
 def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
            assignments: tuple[str, ...]) -> Any:
+    _check_system()
     from kbroker.daemon.broker import Broker  # `kbroker --help` needs no compiled rooms
 
     given: dict[str, str] = {}
@@ -211,6 +212,13 @@ def _raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # e.g. in a container that allows less than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _check_system() -> None:
+    """End the process with one line unless the system is Linux."""
+    if sys.platform != 'linux':
+        _fail(f'serve: found the system {sys.platform}, expected Linux, whose epoll and eventfd the broker needs. Run '
+              'it in a Linux container or virtual machine; the client and the other commands work here')
 
 
 def _stopping_signals() -> list[signal.Signals]:

@@ -21,7 +21,7 @@ import socket
 from collections import deque
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EINTR, ENOSYS, EPERM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport close, read, write
 
@@ -85,6 +85,15 @@ cdef class CallbackHandler(EventHandler):
         return 0
 
 
+cdef object cannot_create(str call):
+    """Return the error of a system call that the reactor cannot do without."""
+    cdef int code = errno
+    remedy = ''
+    if code == ENOSYS or code == EPERM:
+        remedy = f'; kbroker needs {call} of Linux. If a container or another sandbox refuses it, permit it there'
+    return OSError(code, f'{call}: {os.strerror(code)}{remedy}')
+
+
 cdef class Reactor:
     """The event loop of one thread. Other threads may call only `call_soon_threadsafe` and `stop`."""
 
@@ -104,10 +113,10 @@ cdef class Reactor:
         self.calls = deque()
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll_fd < 0:
-            raise OSError(errno, f'epoll_create1: {os.strerror(errno)}')
+            raise cannot_create('epoll_create1')
         self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if self.wake_fd < 0:
-            raise OSError(errno, f'eventfd: {os.strerror(errno)}')
+            raise cannot_create('eventfd2')
         self.watch(self.wake_fd, self._forget_wake)
 
     def __dealloc__(self):

@@ -25,7 +25,7 @@ def free(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     test drops before the sync is therefore never freed. Its files that wait for no sync are still closed.
     """
     ends = nextitem is None or nextitem.path != item.path
-    if ends or len(os.listdir('/proc/self/fd')) > MOST_DESCRIPTORS:
+    if ends or len(os.listdir('/dev/fd')) > MOST_DESCRIPTORS:
         gc.collect()
         files = shared_open_files()
         files.release(len(files))
