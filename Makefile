@@ -186,13 +186,26 @@ endef
 # the first time that a zip archive can contain.
 package sbom reproducible: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 
-package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run a broker of the wheel outside the tree.
+package: $(VENV)/installed-for-tests build/packaging/installed  ## Build an sdist and its wheel in dist/, judge both, and run a broker of the wheel outside the tree.
 	rm -rf $(DIST) $(PACKAGE)
 	$(PY) -m build --no-isolation --outdir $(DIST)
-	$(PYTHON) -m venv $(PACKAGE)
-	$(PACKAGE)/bin/pip install --quiet --disable-pip-version-check $(DIST)/*.whl
-	cp packaging/smoke.py $(PACKAGE)
+	$(call install_wheel,$(DIST)/*.whl)
+	build/packaging/venv/bin/python packaging/judge.py $(DIST) $(PACKAGE)
 	cd $(PACKAGE) && bin/kbroker --version && bin/kbroker docs --print && bin/python smoke.py
+
+.PHONY: smoke
+smoke: PACKAGE := build/smoke
+smoke: build/packaging/installed  ## Install the wheel of dist/, or WHEEL=NAME.whl, and run a broker of it: 4 seconds.
+	@ls $(or $(WHEEL),$(DIST)/*.whl) >/dev/null 2>&1 || { echo 'found no wheel $(or $(WHEEL),in $(DIST)/). `make package` builds one' >&2; exit 1; }
+	$(call install_wheel,$(or $(WHEEL),$(DIST)/*.whl))
+	cd $(PACKAGE) && bin/python smoke.py
+
+# Install a wheel into PACKAGE, a new environment without pip, beside the program that tries it.
+define install_wheel
+	build/packaging/venv/bin/uv venv --quiet --clear --python $(PYTHON) $(PACKAGE)
+	build/packaging/venv/bin/uv pip install --quiet --python $(PACKAGE) $(1)
+	cp packaging/smoke.py $(PACKAGE)
+endef
 
 sbom: build/packaging/installed  ## Write the software bill of materials of the wheel in dist/ to build/sbom, as CycloneDX.
 	build/packaging/venv/bin/python packaging/sbom.py $(DIST) build/sbom

@@ -9,13 +9,23 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 IN_SDIST = ('kbroker', 'kbroker_tools', 'man', 'packaging', 'CHANGELOG.md', 'LICENSE', 'MANIFEST.in', 'Makefile',
             'README.md', 'pyproject.toml', 'setup.py')
 """The directories and files of the repository that a build or an installation needs."""
-WRITTEN_BY_SETUPTOOLS = re.compile(r'(?:PKG-INFO|setup\.cfg|kbroker\.egg-info/.+)$')
-MOST_WHEEL_BYTES = 6_000_000
-MOST_INSTALLED_BYTES = 30_000_000
+WRITTEN_BY_THE_BUILD = re.compile(r'(?:PKG-INFO|setup\.cfg|kbroker\.egg-info/.+|kbroker/daemon/site\.tar\.xz)$')
+IMPORT_EACH = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(f'{name} cannot be imported: {error}')
+"""
+MIB = 1024 * 1024
+MOST_WHEEL_BYTES = 6 * MIB
+MOST_INSTALLED_BYTES = 30 * MIB
 NEWEST_GLIBC = (2, 28)
 
 
@@ -24,9 +34,9 @@ def main():
     sdist, wheel = the_file(dist, '*.tar.gz'), the_file(dist, '*.whl')
     faults = [*sdist_faults(sdist),
               *size_faults('the wheel', wheel.stat().st_size, MOST_WHEEL_BYTES),
-              *size_faults('installed with dependencies', bytes_on_disk(environment / 'lib'), MOST_INSTALLED_BYTES),
-              *glibc_faults(wheel), *faults_of('twine', 'check', '--strict', sdist, wheel),
-              *faults_of('check-wheel-contents', wheel)]
+              *size_faults('installed with dependencies', bytes_of_files(environment / 'lib'), MOST_INSTALLED_BYTES),
+              *loading_faults(wheel, environment), *glibc_faults(wheel),
+              *faults_of('twine', 'check', '--strict', sdist, wheel), *faults_of('check-wheel-contents', wheel)]
     if faults:
         sys.exit('\n'.join(faults))
 
@@ -49,21 +59,31 @@ def sdist_faults(path):
 
 
 def contents_faults(found, tracked):
-    found = {name for name in found if not WRITTEN_BY_SETUPTOOLS.match(name)}
+    found = {name for name in found if not WRITTEN_BY_THE_BUILD.match(name)}
     return [*(f'{name}: in the sdist, and not tracked by git' for name in sorted(found - tracked)),
             *(f'{name}: not in the sdist. See MANIFEST.in' for name in sorted(tracked - found))]
 
 
 def size_faults(subject, found_bytes, most_bytes):
-    print(f'{subject}: {found_bytes / 1e6:.1f} MB, at most {most_bytes / 1e6:.0f} MB')
+    print(f'{subject}: {found_bytes / MIB:.1f} MiB, at most {most_bytes / MIB:.0f} MiB')
     if found_bytes > most_bytes:
         return [f'{subject}: found {found_bytes} bytes, expected at most {most_bytes}']
     return []
 
 
-def bytes_on_disk(directory):
-    """Return the bytes of the blocks that the files of `directory` take, as `du` counts them."""
-    return sum(path.lstat().st_blocks * 512 for path in directory.rglob('*'))
+def bytes_of_files(directory):
+    """Return the sum of the sizes of all files, as `du --apparent-size` does: blocks differ between file systems."""
+    return sum(path.lstat().st_size for path in directory.rglob('*') if path.is_file() and not path.is_symlink())
+
+
+def loading_faults(wheel, environment):
+    """Import each compiled module outside of the tree, and return an error for each that fails."""
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [name.partition('.')[0].replace('/', '.') for name in archive.namelist() if name.endswith('.so')]
+    print(f'compiled modules: {len(modules)}')
+    done = subprocess.run([environment.resolve() / 'bin' / 'python', '-B', '-c', IMPORT_EACH, *modules],
+                          cwd=environment, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else [f'the modules cannot be imported: {done.stderr}']
 
 
 def glibc_faults(wheel):
@@ -76,7 +96,7 @@ def glibc_faults(wheel):
     version = tuple(map(int, found.groups()))
     print(f'glibc: {version[0]}.{version[1]}, at most {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]}')
     if version > NEWEST_GLIBC:
-        return [f'the wheel needs glibc {version[0]}.{version[1]}, expected {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]} at most']
+        return [f'the wheel needs the glibc of {found[0]}, expected {NEWEST_GLIBC[0]}.{NEWEST_GLIBC[1]} at most']
     return []
 
 
