@@ -20,8 +20,8 @@ import importlib, sys
 for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
-    except ImportError as error:
-        print(f'{name} cannot be imported: {error}')
+    except Exception as error:
+        print(f'{name} cannot be imported: {error!r}')
 """
 MIB = 1024 * 1024
 MOST_WHEEL_BYTES = 6 * MIB
