@@ -163,7 +163,8 @@ class Beginner:
     def __init__(self, directory):
         self.directory = directory
         install_programs(directory / 'bin')
-        self.environment = os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}', 'LC_ALL': 'C.UTF-8'}
+        self.environment = os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}', 'LC_ALL': 'C.UTF-8',
+                                          'COLUMNS': '100'}
         self.address = 'localhost:9092'
         self.background = []
 
@@ -228,7 +229,7 @@ def test_the_page_for_beginners_leads_to_a_picture_of_their_transactions(beginne
         seen = beginner.type(line)
         while 'is held at offset' in shown and 'is not held' in seen:
             seen = beginner.type(line)
-        assert without_numbers(seen) == without_numbers(shown), line
+        assert without_numbers(seen) == without_numbers(shown), (line, seen)
     before = (beginner.directory / 'payments.html').read_text()
     subprocess.run([sys.executable, '-c', program.replace('localhost:9092', beginner.address)], check=True, timeout=180)
     assert beginner.type(last) == shown_last
