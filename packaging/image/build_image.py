@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import platform
 import re
 import shlex
 import shutil
@@ -63,16 +64,16 @@ def main():
 
 
 def find_wheel(directory):
-    """Return the only wheel in `directory`."""
-    found = sorted(directory.glob('*.whl'))
-    match = WHEEL.fullmatch(found[0].name) if len(found) == 1 else None
-    if match is None:
-        sys.exit(f'{directory}: found {", ".join(path.name for path in found) or "no wheel"}, expected one wheel of '
-                 'kbroker for Linux: run make package')
-    version, minor, machine = match.groups()
-    if f'3.{minor}' not in SUITES:
-        sys.exit(f'{found[0]}: found Python 3.{minor}, expected one of {", ".join(SUITES)}, which a stable Debian has')
-    return Wheel(found[0], version, f'3.{minor}', machine)
+    """Return the wheel in `directory` for glibc and a Python of SUITES: that of this machine, if there are several."""
+    matches = [(path, match) for path in sorted(directory.glob('*.whl')) if (match := WHEEL.fullmatch(path.name))]
+    wheels = [Wheel(path, match[1], f'3.{match[2]}', match[3]) for path, match in matches if f'3.{match[2]}' in SUITES]
+    if len(wheels) > 1:
+        wheels = [wheel for wheel in wheels if wheel.machine == platform.machine()]
+    if len(wheels) != 1:
+        names = ', '.join(path.name for path in sorted(directory.glob('*.whl')))
+        sys.exit(f'{directory}: found {names or "no wheel"}; expected one wheel of kbroker for glibc and Python '
+                 f'{" or ".join(SUITES)}, which a stable Debian has: run make package')
+    return wheels[0]
 
 
 def image_of(version):

@@ -94,10 +94,20 @@ def test_the_page_has_the_limits_of_the_build():
 @pytest.mark.parametrize(('names', 'found'), [
     ([], 'no wheel'),
     (['kbroker-1.0-py3-none-any.whl'], 'kbroker-1.0-py3-none-any.whl'),
-    (['kbroker-1.0-cp312-cp312-linux_x86_64.whl'], 'Python 3.12'),
+    (['kbroker-1.0-cp312-cp312-linux_x86_64.whl'], 'kbroker-1.0-cp312-cp312-linux_x86_64.whl'),
+    (['kbroker-1.0-cp311-cp311-musllinux_1_1_x86_64.whl'], 'musllinux'),
     (['kbroker-1.0-cp311-cp311-linux_x86_64.whl', 'kbroker-1.0-cp313-cp313-linux_x86_64.whl'], 'cp313')])
 def test_an_image_is_refused_in_one_line_without_the_one_wheel_that_it_needs(tmp_path, names, found):
     for name in names:
         pathlib.Path(tmp_path / name).touch()
     with pytest.raises(SystemExit, match=re.escape(found)):
         runpy.run_path(str(IMAGE / 'build_image.py'))['find_wheel'](tmp_path)
+
+
+def test_the_image_gets_the_wheel_of_this_machine(tmp_path, monkeypatch):
+    for tags in ('cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64', 'cp311-cp311-manylinux_2_28_aarch64',
+                 'cp311-cp311-musllinux_1_1_x86_64', 'cp312-cp312-linux_x86_64'):
+        (tmp_path / f'kbroker-1.0-{tags}.whl').touch()
+    monkeypatch.setattr('platform.machine', lambda: 'x86_64')
+    wheel = runpy.run_path(str(IMAGE / 'build_image.py'))['find_wheel'](tmp_path)
+    assert (wheel.version, wheel.python, wheel.machine) == ('1.0', '3.11', 'x86_64')
