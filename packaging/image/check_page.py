@@ -133,7 +133,7 @@ def check_commands(image):
                 logs_when('kbroker', 'ready on')
             podman(*shlex.split(command)[1:])
     finally:
-        for name in podman('ps', '--all', '--quiet', '--filter', f'ancestor={image}').split():
+        for name in podman('ps', '--all', '--quiet', '--filter', f'ancestor=localhost/{image}').split():
             podman('rm', '--force', name)
         podman('volume', 'rm', '--force', 'kbroker')
     print(f'podman: {len(commands)} commands typed')
