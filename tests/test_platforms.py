@@ -118,6 +118,22 @@ def test_a_kernel_that_refuses_what_the_loop_needs_is_named_in_one_line(call, er
     assert 'permit it there' in lines[0]
 
 
+@pytest.mark.strace
+@pytest.mark.parametrize('refused', ['ENOSYS', 'EPERM'])
+def test_a_broker_serves_on_a_kernel_without_preadv2_and_fallocate(refused, tmp_path):
+    """Linux before 4.6 has no preadv2. The filter of an old container refuses a call that it does not know with EPERM.
+    """
+    trace = tmp_path / 'trace'
+    done = subprocess.run(
+        ['strace', '-f', '-q', '--seccomp-bpf', '-o', str(trace), '-e', 'trace=preadv2,fallocate',
+         f'--inject=preadv2:error={refused}', '--inject=fallocate:error=ENOSYS', sys.executable,
+         'packaging/smoke.py'], cwd=ROOT, env=os.environ | {'PYTHONPATH': str(ROOT)}, capture_output=True, text=True,
+        check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    failed = {line.split('(')[0].split()[-1] for line in trace.read_text().splitlines() if '(INJECTED)' in line}
+    assert failed == {'preadv2', 'fallocate'}
+
+
 def test_a_free_threaded_python_is_refused_in_one_line_by_the_build(monkeypatch):
     checker = runpy.run_path(str(ROOT / 'packaging/compiler.py'))
     monkeypatch.setattr(checker['sysconfig'], 'get_config_var', lambda name: 1)
