@@ -34,10 +34,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers macos clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers macos smoke upgrade clean
 
 help:  ## Print the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 serve: build  ## Start the broker. LISTEN=host:port and DATA=directory set where.
 	$(PY) -m kbroker serve --listen $(LISTEN) --data-dir $(DATA)
@@ -193,7 +193,6 @@ package: $(VENV)/installed-for-tests build/packaging/installed  ## Build an sdis
 	build/packaging/venv/bin/python packaging/judge.py $(DIST) $(PACKAGE)
 	cd $(PACKAGE) && bin/kbroker --version && bin/kbroker docs --print && bin/python smoke.py
 
-.PHONY: smoke
 smoke: PACKAGE := build/smoke
 smoke: build/packaging/installed  ## Install the wheel of dist/, or WHEEL=NAME.whl, and run a broker of it: 4 seconds.
 	@ls $(or $(WHEEL),$(DIST)/*.whl) >/dev/null 2>&1 || { echo 'found no wheel $(or $(WHEEL),in $(DIST)/). `make package` builds one' >&2; exit 1; }
@@ -241,7 +240,6 @@ wheels: $(VENV)/installed build/packaging/installed  ## Build and check wheels w
 smoke-arm64: $(VENV)/installed build/packaging/installed  ## Run packaging/smoke.py with the wheel for aarch64 in dist/, under qemu.
 	build/packaging/venv/bin/python packaging/smoke_arm64.py --python $(PY) --dist $(DIST)
 
-.PHONY: upgrade
 upgrade:  ## Upgrade a broker from OLD=v1.0.0 and roll it back, under load. OLD and NEW are wheels or commits; NEW is the working tree.
 	@test -n '$(OLD)' || { echo 'expected OLD: a wheel or a commit of an earlier release, such as OLD=v1.0.0' >&2; exit 2; }
 	$(PYTHON) packaging/upgrade.py $(OLD) $(NEW)

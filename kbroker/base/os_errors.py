@@ -131,8 +131,8 @@ def _describe_no_directory(path: str, log_directory: str | None) -> str:
 
 def _describe_missing(path: str, log_directory: str | None) -> str:
     parent = os.path.dirname(path)
-    if os.path.isdir(parent):
-        return ''
+    if log_directory is None or os.path.isdir(parent):
+        return ''     # a file to read is not there, whether its directory is or not
     return f'found no directory {parent}. Run: mkdir -p {_quoted(parent)}'
 
 

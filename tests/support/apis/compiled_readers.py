@@ -19,11 +19,15 @@ DIRECTORY = ROOT / 'build' / 'tests' / sysconfig.get_config_var('SOABI')
 PROGRAM = """
 import sys
 from Cython.Build import cythonize
-from setuptools import Extension, setup
-setup(name='readers', packages=[], py_modules=[], ext_modules=cythonize(
+from setuptools import Distribution, Extension
+extensions = cythonize(
     [Extension('request_readers', [sys.argv.pop(1)], include_dirs=['kbroker/wire'], extra_compile_args=['-O0', '-g0'])],
-    build_dir=sys.argv.pop(1), include_path=['.'], quiet=True))
+    build_dir=sys.argv.pop(1), include_path=['.'], quiet=True)
+readers = Distribution({'ext_modules': extensions, 'script_name': 'readers', 'script_args': sys.argv[1:]})
+readers.parse_command_line()
+readers.run_commands()
 """
+"""It does not call `setup`, which would also read the project's pyproject.toml."""
 
 
 def _load() -> Any:
