@@ -23,9 +23,9 @@ for name in sys.argv[1:]:
     except Exception as error:
         print(f'{name} cannot be imported: {error!r}')
 """
-MIB = 1024 * 1024
-MOST_WHEEL_BYTES = 6 * MIB
-MOST_INSTALLED_BYTES = 30 * MIB
+MB = 1_000_000
+MOST_WHEEL_BYTES = 6 * MB
+MOST_INSTALLED_BYTES = 30 * MB
 NEWEST_GLIBC = (2, 28)
 
 
@@ -65,7 +65,7 @@ def contents_faults(found, tracked):
 
 
 def size_faults(subject, found_bytes, most_bytes):
-    print(f'{subject}: {found_bytes / MIB:.1f} MiB, at most {most_bytes / MIB:.0f} MiB')
+    print(f'{subject}: {found_bytes / MB:.2f} MB, at most {most_bytes / MB:.0f} MB')
     if found_bytes > most_bytes:
         return [f'{subject}: found {found_bytes} bytes, expected at most {most_bytes}']
     return []
