@@ -35,10 +35,10 @@ def test_an_sdist_is_compared_with_the_repository(tmp_path, monkeypatch):
 
 
 def test_a_size_above_its_bound_is_a_fault(capsys):
-    assert JUDGE['size_faults']('the wheel', 6291456, 6291456) == []
-    assert JUDGE['size_faults']('the wheel', 6291457, 6291456) == [
-        'the wheel: found 6291457 bytes, expected at most 6291456']
-    assert capsys.readouterr().out == 'the wheel: 6.0 MiB, at most 6 MiB\n' * 2
+    assert JUDGE['size_faults']('the wheel', 6000000, 6000000) == []
+    assert JUDGE['size_faults']('the wheel', 6000001, 6000000) == [
+        'the wheel: found 6000001 bytes, expected at most 6000000']
+    assert capsys.readouterr().out == 'the wheel: 6.00 MB, at most 6 MB\n' * 2
 
 
 def test_a_directory_without_a_package_is_refused_in_one_line(tmp_path):
