@@ -17,7 +17,7 @@ FUZZ_MUTATIONS ?= 30000
 # Two cores suffice for three processes: each waits a third of its time for a broker or a client in Java.
 WORKERS ?= 3
 # The versions of Python for `make test-pythons`, which runs pythonX.Y of PATH.
-PYTHONS ?= 3.11 3.13 3.14 3.15
+PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 # The tests that meet each dependency: codecs, hashes, tables on the terminal, tokens, clients, Spark and Arrow.
 LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tools/test_render.py \
     tests/tools/test_tools_topics.py tests/clients/test_aiokafka.py tests/clients/test_kafka_python.py \

@@ -64,11 +64,15 @@ def main():
 
 
 def find_wheel(directory):
-    """Return the wheel in `directory` for glibc and a Python of SUITES: that of this machine, if there are several."""
+    """Return the wheel in `directory` for glibc and a Python of SUITES.
+
+    If there are several, the one for this machine counts, and of these the one that can be published (manylinux).
+    """
     matches = [(path, match) for path in sorted(directory.glob('*.whl')) if (match := WHEEL.fullmatch(path.name))]
     wheels = [Wheel(path, match[1], f'3.{match[2]}', match[3]) for path, match in matches if f'3.{match[2]}' in SUITES]
-    if len(wheels) > 1:
-        wheels = [wheel for wheel in wheels if wheel.machine == platform.machine()]
+    for is_better in (lambda wheel: wheel.machine == platform.machine(), lambda wheel: '-manylinux' in wheel.path.name):
+        if len(wheels) > 1:
+            wheels = [*filter(is_better, wheels)]
     if len(wheels) != 1:
         names = ', '.join(path.name for path in sorted(directory.glob('*.whl')))
         sys.exit(f'{directory}: found {names or "no wheel"}; expected one wheel of kbroker for glibc and Python '
