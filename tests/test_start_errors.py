@@ -99,6 +99,7 @@ def only_line(ended) -> str:
 def test_the_directory_of_another_owner_is_not_called_locked(user, place):
     directory = place / 'data'
     directory.mkdir()
+    directory.chmod(0o755)      # commands that other tests call in this process change its umask
     line = only_line(user.run('kbroker', *SERVE, directory))
     assert line == (f'kbroker: {directory}: Permission denied: found {directory} of user id 0 (root) with mode 0755, '
                     f'expected that user id {USER_ID} may create files in it. Run as root: chown -R '
