@@ -9,7 +9,6 @@ import subprocess
 ARCHITECTURES = {'x86_64': 'amd64', 'aarch64': 'arm64'}
 """Maps a machine to Debian's name of its architecture."""
 KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
-MIRROR = 'https://deb.debian.org/debian'
 
 
 class NotFetched(Exception):
@@ -24,7 +23,7 @@ def unpacked(packages, suite, machine, directory, *, with_dependencies=False):
     for program in ('apt-get', 'dpkg-deb'):
         if shutil.which(program) is None:
             raise NotFetched(f'found no {program}, which fetches {" and ".join(packages)} of Debian for {machine}. '
-                             f'Run this on Debian or Ubuntu')
+                             f'Run this on Debian')
     if not pathlib.Path(KEYRING).exists():
         raise NotFetched(f'found no {KEYRING}, the keys of Debian. To install it: apt install debian-archive-keyring')
     work = directory.with_name(f'{directory.name}.incomplete').absolute()
@@ -32,7 +31,7 @@ def unpacked(packages, suite, machine, directory, *, with_dependencies=False):
     for name in ('lists/partial', 'cache/archives/partial', 'root'):
         (work / name).mkdir(parents=True)
     (work / 'status').touch()
-    (work / 'sources.list').write_text(f'deb [signed-by={KEYRING}] {MIRROR} {suite} main\n')
+    (work / 'sources.list').write_text(f'deb [signed-by={KEYRING}] {mirror()} {suite} main\n')
     debs = work / 'cache' / 'archives'
     download = ['install', '--download-only', '--no-install-recommends'] if with_dependencies else ['download']
     for words in (['update'], [*download, *packages]):
@@ -42,6 +41,16 @@ def unpacked(packages, suite, machine, directory, *, with_dependencies=False):
     (work / 'root').rename(directory)
     shutil.rmtree(work)
     return directory
+
+
+def mirror():
+    """Return the address of the mirror from which this machine fetches Debian."""
+    listed = subprocess.run(['apt-get', 'indextargets', '--format', '$(REPO_URI)', 'Origin: Debian', 'Label: Debian'],
+                            capture_output=True, text=True, check=False).stdout.split()
+    if not listed:
+        raise NotFetched('found no mirror of Debian in the sources of apt, expected one. Run this on Debian, after '
+                         'apt-get update')
+    return listed[0]
 
 
 def apt_get(words, work, directory, architecture):
@@ -57,4 +66,4 @@ def apt_get(words, work, directory, architecture):
                           check=False)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith('E: ')] or [done.stderr.strip()]
-        raise NotFetched(f'apt-get {" ".join(words)} failed for {architecture} with {MIRROR}: {errors[0]}')
+        raise NotFetched(f'apt-get {" ".join(words)} failed for {architecture}: {errors[0]}')
