@@ -12,6 +12,7 @@ from kbroker.settings.table import SETTINGS
 
 MOUNTS = Path('/proc/self/mountinfo')
 LOOK_S = 0.02
+"""The seconds between two looks at a file. The broker does not serve yet, so nothing else has to wait."""
 
 logger = logging.getLogger('kbroker')
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kbroker.base.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from typing_extensions import Buffer
@@ -379,13 +379,9 @@ class _Lz4OfCramjam:
         return b''.join(pieces) if start == len(view) else None
 
     def decompress_to(self, data: memoryview, output: Output) -> None:
-        position = 0
-        while position < len(data):
-            magic = int.from_bytes(data[position : position + 4], 'little')
-            if magic & ~0xF == _SKIPPABLE_MAGIC:
-                position = _end_of_skippable(Compression.LZ4, data, position)
-            else:
-                position = self.decompress_frame(_Lz4Frame(data, position), output)
+        _decompress_frames(
+            Compression.LZ4, data, lambda position: self.decompress_frame(_Lz4Frame(data, position), output)
+        )
 
     def decompress_frame(self, frame: _Lz4Frame, output: Output) -> int:
         """Decompress a frame into `output`. Return the position of the frame's end."""
@@ -540,13 +536,7 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
 
 
 def _decompress_zstd(data: memoryview, output: Output) -> None:
-    position = 0
-    while position < len(data):
-        magic = int.from_bytes(data[position : position + 4], 'little')
-        if magic & ~0xF == _SKIPPABLE_MAGIC:
-            position = _end_of_skippable(Compression.ZSTD, data, position)
-        else:
-            position = _decompress_zstd_frame(data, position, output)
+    _decompress_frames(Compression.ZSTD, data, lambda position: _decompress_zstd_frame(data, position, output))
 
 
 def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> int:
@@ -563,6 +553,15 @@ def _decompress_zstd_frame(data: memoryview, position: int, output: Output) -> i
     except zstd.ZstdError as error:
         raise _corrupt(Compression.ZSTD, error) from None
     return position - len(frame.unused_data)
+
+
+def _decompress_frames(codec: Compression, data: memoryview, decompress: Callable[[int], int]) -> None:
+    """Call `decompress(position)`, which returns the end of the frame, for each frame that is not skippable."""
+    position = 0
+    while position < len(data):
+        magic = int.from_bytes(data[position : position + 4], 'little')
+        is_skippable = magic & ~0xF == _SKIPPABLE_MAGIC
+        position = _end_of_skippable(codec, data, position) if is_skippable else decompress(position)
 
 
 def _end_of_skippable(codec: Compression, data: memoryview, position: int) -> int:

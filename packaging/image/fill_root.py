@@ -2,8 +2,8 @@
 
     fill_root.py WHEEL PYTHON MACHINE UV TOOLS_TAR ROOT
 
-It installs kbroker, removes what no program of the image needs, and compiles Python's files, because nobody can write
-to the root later. What only the other commands need goes to TOOLS_TAR.
+It installs kbroker, removes what no program of the image needs, and compiles Python's files, because the root is
+read-only at run time. What only the other commands need goes to TOOLS_TAR.
 """
 import email
 import os
