@@ -37,12 +37,13 @@ from kbroker.network.worker import Worker
 from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
 from kbroker.settings.config import Config
-from kbroker.settings.exposure import addresses_for_clients, check_exposure, may_be_unreachable
+from kbroker.settings.exposure import addresses_for_clients, check_exposed_metrics, check_exposure, may_be_unreachable
 from kbroker.settings.listeners import Listener
 from kbroker.settings.rows import INT_MAX
 from kbroker.settings.table import addresses_with_limits
 
 if TYPE_CHECKING:
+    from kbroker.daemon.monitoring import Monitoring
     from kbroker.network.tls_contexts import TlsContexts
 
 logger = logging.getLogger('kbroker')
@@ -98,6 +99,8 @@ class Broker:
     _status_socket: StatusSocket | None = None
     _progress: StopProgress | None = None
     _tls: TlsContexts | None = None
+    _monitoring: Monitoring | None = None
+    _is_stopping = False
 
     def __init__(self, config: Config):
         self.config = config
@@ -145,6 +148,8 @@ class Broker:
             self.node.authentication.start(Background(self.timers, self.login_worker.submit),
                                            self.token_worker.submit)
             self._bind()
+            if self.config.metrics_listen:
+                self._answer_about_start()
             advertised = self._with_bound_ports(advertised)
             self._watch_addresses(advertised)
             self.node.open(advertised)
@@ -161,9 +166,11 @@ class Broker:
         self._started_ms = self.reactor.clock.monotonic_ms()
         self.timers.every(LOOK_INTERVAL_MS, ClockWatch(self.reactor.clock).look)
         status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
+        if self._monitoring is not None:
+            self._serve_metrics(self._monitoring)
         self._ledger = [*ledger_of(self.node, self.server), Line(
             'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
-            'the oldest gives way')]
+            'the oldest gives way'), *([] if self._monitoring is None else self._monitoring.ledger())]
         self._status_socket = status_socket
 
     def _answer(self, question: Report) -> Steps[Report]:
@@ -214,6 +221,8 @@ class Broker:
             self._progress.end()
 
     def _stop_cleanly(self) -> None:
+        if self._monitoring is not None:
+            self._monitoring.close()
         self.node.on_progress('ending the work of other threads')
         self.node.cleaner.stop()
         self.node.logs.end_background_work()
@@ -241,6 +250,7 @@ class Broker:
         `run` reports its progress to `progress`, and finally calls `progress.end`.
         """
         self._progress = progress
+        self._is_stopping = True
         if progress is not None:
             self.node.on_progress = progress.note
         self.node.waiting_room.answer_all()
@@ -265,6 +275,34 @@ class Broker:
         self.node.quotas.on_switch.append(self._measure_time)
         self._limit_connections()
         self.node.on_reconfigured.append(self._limit_connections)
+
+    def _answer_about_start(self) -> None:
+        """Bind `metrics.listen`, and answer there that the broker starts."""
+        from kbroker.daemon.monitoring import Monitoring, read_token  # slow to import, and not always used
+
+        listener = self.config.metrics_listener
+        assert listener is not None
+        for warning in check_exposed_metrics(self.config, listener):
+            logger.warning('%s', warning)
+        token = read_token(self.config, logger)
+        context = partial(self._tls_contexts().context, listener.name) if listener.has_tls else None
+        self._monitoring = Monitoring(self.config, token, context)
+
+    def _serve_metrics(self, monitoring: Monitoring) -> None:
+        """Answer on `metrics.listen` for a broker that has started."""
+        from kbroker.daemon.monitoring import health_route, metrics_route  # slow to import, and not always used
+
+        monitoring.serve(self.reactor, self.node.long_work, [
+            health_route('/livez', lambda: None), health_route('/readyz', self._problem),
+            metrics_route(lambda: [])])
+        logger.info('metrics and health are on %s', monitoring.url, extra={'event': 'metrics', 'url': monitoring.url})
+
+    def _problem(self) -> str | None:
+        """Return why clients are not served, or None if they are."""
+        if self._is_stopping:
+            return 'the broker stops'
+        failure = self.node.logs.failure
+        return None if failure is None else f'the log directory is offline: {failure}'
 
     def _measure_time(self, quotas: ClientQuotas | None) -> None:
         self.server.traffic.measures_time = quotas is not None
@@ -341,6 +379,8 @@ class Broker:
             self.node.authentication.stop()
             if self._status_socket is not None:
                 self._status_socket.close()
+            if self._monitoring is not None:
+                self._monitoring.close()
             if hasattr(self, 'server'):
                 self.server.close()
             self.sync_threads.close()

@@ -145,9 +145,10 @@ class TlsContexts:
 
 
 def tls_settings_of(config: Config) -> dict[str, dict[str, str]]:
-    """Return the `ssl.` settings in force for each listener with TLS."""
+    """Return the `ssl.` settings in force for each listener with TLS, and for `metrics.listen`."""
+    listeners = [*config.bound_listeners, *([config.metrics_listener] if config.metrics_listener else [])]
     return {listener.name: config.for_listener(listener.name).texts('ssl.')
-            for listener in config.bound_listeners if listener.has_tls}
+            for listener in listeners if listener.has_tls}
 
 
 def marks_of(texts: Mapping[str, str]) -> Marks:

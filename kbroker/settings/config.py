@@ -28,6 +28,9 @@ from kbroker.settings.table import (
     SETTINGS,
 )
 
+METRICS = 'METRICS'
+"""The name of the listener whose settings are those of TLS for metrics.listen."""
+
 
 class Config:
     """The values of all settings. Each is an attribute, named like the setting with `_` instead of `.`.
@@ -166,6 +169,9 @@ class Config:
             if listener.name not in {other.name for other in bound}:
                 raise ConfigError('advertised.listeners', f'advertised.listeners: found {listener}, expected names out '
                                   f'of listeners: {", ".join(other.name for other in bound)}')
+        if self['metrics.listen'] and METRICS in {listener.name for listener in bound}:
+            raise ConfigError('listeners', f'listeners: found the name {METRICS}, which is the one of metrics.listen; '
+                              'expected another name')
         for listener in bound:
             if listener.has_login and not ListenerConfig(self, listener)['sasl.enabled.mechanisms']:
                 raise ConfigError('sasl.enabled.mechanisms', 'sasl.enabled.mechanisms: found none for the listener '
@@ -178,8 +184,17 @@ class Config:
 
     def for_listener(self, name: str) -> ListenerConfig:
         """Return the settings in force for the bound listener `name`."""
-        listener = next(listener for listener in self.bound_listeners if listener.name == name.upper())
-        return ListenerConfig(self, listener)
+        listeners = [*self.bound_listeners, *([self.metrics_listener] if self.metrics_listener else [])]
+        return ListenerConfig(self, next(listener for listener in listeners if listener.name == name.upper()))
+
+    @property
+    def metrics_listener(self) -> Listener | None:
+        """The address of metrics.listen. It is no listener for clients, but has the settings of one for TLS."""
+        scheme, separator, address = self['metrics.listen'].rpartition('://')
+        if not address:
+            return None
+        return replace(parse_listener('metrics.listen', f'{METRICS}://{address}'),
+                       protocol='SSL' if separator and scheme == 'https' else 'PLAINTEXT')
 
     @property
     def log_directory(self) -> str:
@@ -306,6 +321,8 @@ def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
     bound = {text.partition('://')[0].lower() for text in value('listeners')}
     mapped = {entry.partition(':')[0].lower() for entry in value('listener.security.protocol.map')}
     controllers = {name.lower() for name in value('controller.listener.names')}
+    if value('metrics.listen'):
+        bound.add(METRICS.lower())
     return {name: name in bound - controllers for name in bound | mapped | controllers}
 
 

@@ -100,3 +100,23 @@ def check_exposure(config: Config) -> list[str]:
     if exposed and config.authorizer_class_name and config.allow_everyone_if_no_acl_found:
         warnings.append('allow.everyone.if.no.acl.found=true: every client may use what no ACL is about')
     return warnings
+
+
+def check_exposed_metrics(config: Config, listener: Listener) -> list[str]:
+    """Return warnings about `metrics.listen`, whose parsed address is `listener`.
+
+    Raise ConfigError if other machines reach it, and it has no TLS or its clients do not authenticate.
+    """
+    if is_loopback(listener.host):
+        return []
+    has_certificates = listener.has_tls and config.for_listener(listener.name)['ssl.client.auth'] == 'required'
+    if listener.has_tls and (config.metrics_token_file or has_certificates):
+        return []
+    if not config.kbroker_allow_insecure_listener:
+        raise ConfigError('metrics.listen', f'metrics.listen: other machines reach {config.metrics_listen}. Expected '
+                          'an address of loopback, or https:// with metrics.token.file or with '
+                          'listener.name.metrics.ssl.client.auth=required; kbroker.allow.insecure.listener=true starts '
+                          'the broker nevertheless')
+    if listener.has_tls or not (config.metrics_token_file or has_certificates):
+        return [f'every machine that reaches {config.metrics_listen} may read metrics and names of topics']
+    return [f'metrics.listen: {config.metrics_listen} has no TLS, so others on the way may read its token']

@@ -68,6 +68,11 @@ def addresses_with_limits(text: str) -> dict[str, int]:
     return found
 
 
+def _is_metrics_address(text: str) -> bool:
+    found = re.fullmatch(r'(https?://)?([^\s/:]*|\[[0-9a-fA-F:]+\]):(\d{1,5})', text)
+    return not text or (found is not None and int(found[3]) <= 65535)
+
+
 def _are_addresses_with_limits(text: str) -> bool:
     try:
         return min(addresses_with_limits(text).values(), default=0) >= 0
@@ -95,6 +100,9 @@ PRINCIPALS = Rule(
 UMASK = Rule(lambda value: re.fullmatch('0?[0-7]{3}', value) is not None and int(value, 8) & 0o700 == 0,
              'an octal number that leaves the owner all rights, such as 077')
 ADDRESSES_WITH_LIMITS = Rule(_are_addresses_with_limits, 'ADDRESS:NUMBER,... with numbers from 0 up')
+METRICS_ADDRESS = Rule(
+    _is_metrics_address,
+    'HOST:PORT, or https://HOST:PORT with the keys of listener.name.metrics.ssl.keystore.location')
 ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
 
 # The broker's identity, its listeners and its log directory.
@@ -148,6 +156,13 @@ OWN = (
     _string('kbroker.file.umask', '077',
             'The permissions that new files and directories do not get, as an octal number. 027 lets the group read '
             'them.', rule=UMASK),
+    _string('metrics.listen', '',
+            'The address of metrics and health for Prometheus, and of the page for browsers: HOST:PORT, or '
+            'https://HOST:PORT with the ssl settings of the listener named metrics. Empty: there is none.',
+            rule=METRICS_ADDRESS),
+    _string('metrics.token.file', None,
+            'The file with the token that requests for metrics and the page have to bring. Requests for /livez and '
+            '/readyz need none.'),
     _string('kbroker.audit.log', '',
             'The audit of logins, denials and administrative changes: the path of its file, or log for the log of the '
             'broker. Empty: there is none.'),

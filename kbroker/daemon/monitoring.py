@@ -1,0 +1,154 @@
+"""Metrics, health and the page of a running broker: the routes of `metrics.listen`.
+
+The module is imported only if the setting asks for it.
+
+The address answers from the first moment of the start, because a service manager that gets no answer from /livez
+restarts the broker, and a recovery can take minutes. The start holds the loop, so a thread with a loop of its own
+answers until it is over. That thread reads no state of the broker.
+"""
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.errors import ConfigError
+from kbroker.base.ledger import Line
+from kbroker.base.long_work import LongWork
+from kbroker.http.messages import Answer, HttpRequest, text_answer
+from kbroker.http.routes import Route, Routes
+from kbroker.http.server import HttpServer, listen
+from kbroker.metrics.exposition import content_type, text_of
+from kbroker.metrics.table import Sample
+from kbroker.network.reactor import Reactor
+from kbroker.settings.exposure import is_loopback
+from kbroker.settings.file_modes import check_secret_file
+
+if TYPE_CHECKING:
+    import logging
+    import socket
+
+    from kbroker.settings.config import Config
+
+MOST_TOKEN_BYTES = 4096
+LEAST_TOKEN_CHARACTERS = 16
+Samples = Callable[[], Iterable[Sample | None]]
+
+
+def read_token(config: Config, logger: logging.Logger) -> str | None:
+    """Return the token of `metrics.token.file`, or None if the setting is not set.
+
+    Raise ConfigError if the file holds no token, or if every user may read it; OSError if it cannot be read.
+    """
+    path = config.metrics_token_file
+    if not path:
+        return None
+    for warning in check_secret_file(path, 'the token', config.kbroker_allow_readable_secrets):
+        logger.warning('%s', warning)
+    with Path(path).open('rb') as file:
+        token = file.read(MOST_TOKEN_BYTES).strip()
+    if len(token) < LEAST_TOKEN_CHARACTERS or not token.isascii() or len(token.split()) != 1:
+        raise ConfigError('metrics.token.file', f'metrics.token.file: found {len(token)} bytes in {path}, expected one '
+                          f'word of at least {LEAST_TOKEN_CHARACTERS} ASCII characters, such as those of '
+                          '`openssl rand -hex 32`')
+    return token.decode()
+
+
+class Monitoring:
+    """The HTTP server of `metrics.listen`.
+
+    `is_ready()` returns whether clients are served: not any more while the broker stops. `samples()` returns the
+    samples of all metrics.
+    """
+
+    def __init__(self, config: Config, token: str | None, context: Callable[[], ssl.SSLContext] | None):
+        """Bind the address, and answer from a thread until `serve`. Raise OSError if the address is not available."""
+        listener = config.metrics_listener
+        assert listener is not None
+        self._token = token
+        self._context = context
+        self._is_local = is_loopback(listener.host)
+        self._listener: socket.socket = listen(listener.host, listener.port)
+        self._starting: _Starting | None = _Starting(self._listener, self._routes(starting_routes()), context)
+        self._server: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        """The address, with the bound port."""
+        host, port = self._listener.getsockname()[:2]
+        scheme = 'http' if self._context is None else 'https'
+        return f'{scheme}://[{host}]:{port}/' if ':' in host else f'{scheme}://{host}:{port}/'
+
+    def ledger(self) -> list[Line]:
+        assert self._server is not None
+        return self._server.ledger()
+
+    def serve(self, reactor: Reactor, long_work: LongWork, routes: Iterable[Route]) -> None:
+        """Answer on the loop of the broker from now on."""
+        self._end_start()
+        self._server = HttpServer(reactor, long_work, self._listener, self._routes(routes), self._context)
+
+    def close(self) -> None:
+        """Close the address and all connections."""
+        self._end_start()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._listener.close()
+
+    def _end_start(self) -> None:
+        if self._starting is not None:
+            self._starting.end()
+            self._starting = None
+
+    def _routes(self, routes: Iterable[Route]) -> Routes:
+        return Routes(routes, token=self._token, only_local_names=self._is_local and self._token is None)
+
+
+class _Starting:
+    """Answers from a thread while the broker starts."""
+
+    def __init__(self, listener: socket.socket, routes: Routes, context: Callable[[], ssl.SSLContext] | None):
+        timers = Timers(Clock())
+        self._reactor = Reactor(Clock(), timers)
+        self._server = HttpServer(self._reactor, LongWork(timers), listener, routes, context)
+        self._thread = threading.Thread(target=self._reactor.run, name='health-of-start', daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._reactor.stop()
+        self._thread.join()
+        self._server.close()
+        self._reactor.close()
+
+
+def starting_routes() -> list[Route]:
+    """Return the routes of a broker that recovers its logs."""
+    def is_starting(_request: HttpRequest) -> Answer:
+        return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, 'the broker starts: it reads and recovers its logs',
+                           (('retry-after', '1'),))
+
+    return [health_route('/livez', lambda: None), Route('/readyz', is_starting, is_open=True),
+            *(Route(path, is_starting) for path in ('/metrics', '/'))]
+
+
+def health_route(path: str, problem: Callable[[], str | None]) -> Route:
+    """Return a route that everyone may ask: 200 and `ok`, or 503 and the text of the problem."""
+    def answer(_request: HttpRequest) -> Answer:
+        found = problem()
+        return text_answer(HTTPStatus.OK, 'ok') if found is None else text_answer(HTTPStatus.SERVICE_UNAVAILABLE, found)
+
+    return Route(path, answer, is_open=True)
+
+
+def metrics_route(samples: Samples) -> Route:
+    """Return the route of the metrics, in the text form that the client prefers."""
+    def answer(request: HttpRequest) -> Answer:
+        form = content_type(request.headers.get('accept', ''))
+        return Answer(text_of(samples(), form), content_type=form)
+
+    return Route('/metrics', answer)
