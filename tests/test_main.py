@@ -12,10 +12,12 @@ import socket
 import subprocess
 import sys
 import types
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 from support.brokers.in_process_broker import InProcessBroker
+from support.clients.certificates import certificate_between
 
 from kbroker import __version__
 from kbroker.base.clock import ManualClock, Timers
@@ -310,6 +312,34 @@ def test_config_check_names_everything_that_is_wrong(tmp_path):
     result = run('config', '--check', str(file))
     assert result.exit_code == 0
     assert result.stderr == 'warning: num.io.threads has no effect: one thread serves all connections\n'
+
+
+def test_config_check_reads_the_certificates_of_each_listener(tmp_path):
+    now = datetime.now(UTC)
+    paths = {name: tmp_path / f'{name}.pem' for name in ('old', 'soon', 'missing')}
+    for name, days in (('old', -1), ('soon', 12.5)):
+        paths[name].write_text(certificate_between(name, now - timedelta(days=90), now + timedelta(days=days)))
+        paths[name].chmod(0o600)
+    file = tmp_path / 'server.properties'
+
+    def check(ssl, inside):
+        file.write_text('listeners=SSL://127.0.0.1:1,INSIDE://127.0.0.1:2\n'
+                        'listener.security.protocol.map=SSL:SSL,INSIDE:SSL\n'
+                        f'ssl.keystore.location={paths[ssl]}\n'
+                        f'listener.name.inside.ssl.keystore.location={paths[inside]}\n')
+        result = run('config', '--check', str(file))
+        return result.exit_code, result.stderr.splitlines()
+
+    code, (warning,) = check('soon', 'soon')
+    assert code == 0
+    assert warning.startswith(f'warning: ssl.keystore.location: {paths["soon"]}: the certificate CN=soon expires at ')
+    code, (error, warning) = check('soon', 'old')
+    assert code == 1
+    assert error.startswith(f'error: ssl.keystore.location: {paths["old"]}: the certificate CN=old expired at ')
+    assert warning.startswith('warning: ')
+    code, (error,) = check('missing', 'missing')
+    assert code == 1
+    assert error.startswith(f'error: {paths["missing"]}: No such file or directory')
 
 
 def test_config_check_wants_an_address_for_clients_where_the_machine_has_no_name(tmp_path, monkeypatch):

@@ -14,10 +14,12 @@ import re
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.brokers.confined_broker import until
 from support.brokers.in_process_broker import InProcessBroker
+from support.clients.certificates import certificate_between
 from support.clients.promises import TOPIC, Client, Promises
 from support.runner.machine_requirements import do_without
 from support.runner.other_user import (
@@ -359,3 +361,16 @@ def test_an_error_with_closed_streams_still_has_its_status(tmp_path):
     done = subprocess.run(['sh', '-c', 'exec "$@" <&- >&- 2>&-', 'sh', sys.executable, '-m', 'kbroker', *SERVE,
                            str(tmp_path / 'file')], check=False)
     assert done.returncode == 1
+
+
+def test_a_start_with_an_expired_certificate_ends_with_one_line(tmp_path):
+    now = datetime.now(UTC)
+    keys = tmp_path / 'keys.pem'
+    keys.touch(0o600)
+    keys.write_text(certificate_between('broker', now - timedelta(days=90), now - timedelta(days=1)))
+    done = subprocess.run([sys.executable, '-m', 'kbroker', 'serve', '--data-dir', str(tmp_path / 'data'), '--set',
+                           'listeners=SSL://127.0.0.1:0', '--set', f'ssl.keystore.location={keys}'],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f'kbroker: ssl.keystore.location: {keys}: the certificate CN=broker expired at ')

@@ -348,12 +348,19 @@ class Broker:
         from kbroker.network.tls_contexts import TlsContexts
 
         if self._tls is None:
-            self._tls = TlsContexts(self.config, self.reading_worker.submit)
+            self._tls = TlsContexts(self.config, self.reading_worker.submit, self.reactor.clock)
+            self.timers.after(self._tls.next_look_ms, self._look_at_certificates)
             self.node.checks.append(self._tls.check)
             self.node.on_reconfigured.append(self._tls.reload)
             if self.config.kbroker_ssl_reload_interval_ms:
                 self.timers.every(self.config.kbroker_ssl_reload_interval_ms, self._tls.reload)
         return self._tls
+
+    def _look_at_certificates(self) -> None:
+        """Log which certificates have expired, or soon will."""
+        assert self._tls is not None
+        self._tls.look()
+        self.timers.after(self._tls.next_look_ms, self._look_at_certificates)
 
     def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
         """Return the addresses for clients. A port of 0 is replaced by the port that the listener is bound to."""

@@ -353,11 +353,15 @@ def config(config_file: Path | None) -> None:
         return
     given, warnings = _read_file(config_file)
     errors = list(_errors(given))
-    for text in errors:
-        click.echo(f'error: {text}', err=True)
     if not errors:
         checked = Config(given)
         warnings += checked.warnings + addresses_for_clients(checked)[1] + check_exposure(checked)
+        from kbroker.network.tls_contexts import problems_of_files  # `kbroker --help` needs no compiled rooms
+
+        for problem in problems_of_files(checked, int(time.time())):
+            (errors if problem.level == logging.ERROR else warnings).append(problem.text)
+    for text in errors:
+        click.echo(f'error: {text}', err=True)
     for text in warnings:
         click.echo(f'warning: {text}', err=True)
     if errors:

@@ -6,94 +6,39 @@ written with its keyword. Any other attribute is written with its dotted number,
 """
 from __future__ import annotations
 
+from kbroker.security.der import OBJECT_IDENTIFIER, SEQUENCE, SET, CertificateError, Reader, read_certificate
+
 KEYWORDS = {
     '2.5.4.3': 'CN', '2.5.4.6': 'C', '2.5.4.7': 'L', '2.5.4.8': 'ST', '2.5.4.9': 'STREET', '2.5.4.10': 'O',
     '2.5.4.11': 'OU', '0.9.2342.19200300.100.1.1': 'UID', '0.9.2342.19200300.100.1.25': 'DC'}
 ESCAPED = frozenset(',=+<>#;"\\')
 
-_SEQUENCE, _SET, _OBJECT_IDENTIFIER, _INTEGER, _VERSION = 0x30, 0x31, 0x06, 0x02, 0xA0
 _TEXT_TAGS = frozenset((12, 19, 20, 22, 27, 30))
 """The tags of UTF8String, PrintableString, T61String, IA5String, GeneralString and BMPString. Java reads each as
 UTF-8.
 """
 
 
-class DistinguishedNameError(ValueError):
-    """An error: the bytes are not a certificate, or its subject cannot be read."""
-
-
-class _Reader:
-    """Reads the elements of DER bytes, one after the other."""
-
-    def __init__(self, data: bytes):
-        self.data = data
-        self.at = 0
-
-    @property
-    def has_more(self) -> bool:
-        return self.at < len(self.data)
-
-    def take(self, count: int) -> bytes:
-        end = self.at + count
-        if end > len(self.data):
-            raise DistinguishedNameError(f'certificate: {count} bytes expected, found {len(self.data) - self.at}')
-        taken, self.at = self.data[self.at:end], end
-        return taken
-
-    def element(self) -> tuple[int, bytes, bytes]:
-        """Read the next element. Return its tag, its content, and all its bytes.
-
-        Raise DistinguishedNameError if no whole element is left.
-        """
-        start = self.at
-        tag = self.take(1)[0]
-        length = self.take(1)[0]
-        if length >= 0x80:
-            count = length & 0x7F
-            if not 1 <= count <= 4:
-                raise DistinguishedNameError(f'certificate: a length of 1 to 4 bytes expected, found {count}')
-            length = int.from_bytes(self.take(count), 'big')
-        content = self.take(length)
-        return tag, content, self.data[start:self.at]
-
-    def content(self, wanted: int) -> bytes:
-        """Read the next element, and return its content. Raise DistinguishedNameError unless its tag is `wanted`."""
-        tag, content, _ = self.element()
-        if tag != wanted:
-            raise DistinguishedNameError(f'certificate: tag {wanted:#04x} expected, found {tag:#04x}')
-        return content
-
-
 def subject_text(certificate: bytes) -> str:
-    """Return the subject of a DER certificate as text. Raise DistinguishedNameError if the bytes are not a
-    certificate.
-    """
-    body = _Reader(_Reader(_Reader(certificate).content(_SEQUENCE)).content(_SEQUENCE))
-    tag, _, _ = body.element()              # the version, which may be absent, and the serial number
-    if tag == _VERSION:
-        tag, _, _ = body.element()
-    if tag != _INTEGER:
-        raise DistinguishedNameError(f'certificate: a serial number expected, found tag {tag:#04x}')
-    for _ in ('signature algorithm', 'issuer', 'validity'):
-        body.content(_SEQUENCE)
-    return name_text(body.content(_SEQUENCE))
+    """Return the subject of a DER certificate as text. Raise CertificateError if the bytes are not a certificate."""
+    return name_text(read_certificate(certificate).subject)
 
 
 def name_text(name: bytes) -> str:
     """Return the text for the content of a DER element of type Name."""
     parts = []
-    reader = _Reader(name)
+    reader = Reader(name)
     while reader.has_more:
-        attributes = _Reader(reader.content(_SET))
+        attributes = Reader(reader.content(SET))
         texts = []
         while attributes.has_more:
-            texts.append(_attribute_text(_Reader(attributes.content(_SEQUENCE))))
+            texts.append(_attribute_text(Reader(attributes.content(SEQUENCE))))
         parts.append('+'.join(texts))
     return ','.join(reversed(parts))
 
 
-def _attribute_text(attribute: _Reader) -> str:
-    number = _dotted(attribute.content(_OBJECT_IDENTIFIER))
+def _attribute_text(attribute: Reader) -> str:
+    number = _dotted(attribute.content(OBJECT_IDENTIFIER))
     tag, content, whole = attribute.element()
     keyword = KEYWORDS.get(number)
     if keyword is None or tag not in _TEXT_TAGS:
@@ -110,7 +55,7 @@ def _dotted(content: bytes) -> str:
             numbers.append(value)
             value = 0
     if not numbers or content[-1] >= 0x80:
-        raise DistinguishedNameError(f'certificate: an object identifier expected, found {content.hex()}')
+        raise CertificateError(f'certificate: an object identifier expected, found {content.hex()}')
     first = min(numbers[0] // 40, 2)
     return '.'.join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
 

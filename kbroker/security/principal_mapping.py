@@ -87,7 +87,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 def principal_of_certificate(certificate: bytes, rules: Rules) -> Principal:
     """Return the principal of a client that has this DER certificate.
 
-    Raise MappingError if no rule applies, DistinguishedNameError if the certificate cannot be read. The caller then
+    Raise MappingError if no rule applies, CertificateError if the certificate cannot be read. The caller then
     closes the connection, so the client does not become anonymous.
     """
     return Principal(USER, mapped_name(subject_text(certificate), rules))

@@ -55,7 +55,9 @@ from kbroker.record.compression import Compression, compress, decompress
 from kbroker.record.produced import prepare_produced
 from kbroker.record.produced_records import ProduceRules
 from kbroker.record.records import decode_records
-from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
+from kbroker.security.certificates import validity_of
+from kbroker.security.der import CertificateError, read_certificate, read_revocation_list
+from kbroker.security.distinguished_names import name_text, subject_text
 from kbroker.security.mechanism import AuthenticationError
 from kbroker.security.principal_mapping import MappingError, mapped_name, parse_mapping_rules
 from kbroker.settings.config import Config
@@ -263,11 +265,16 @@ def logins() -> Iterator[bytes]:
 
 
 def run_name(data: bytes) -> None:
-    """Read the bytes as the name in a certificate. Then read them as rules and a name, and map the name by the rules.
+    """Read the bytes as a certificate, as a revocation list and as a name. Then read them as rules and a name, and map
+    the name by the rules.
     """
-    with contextlib.suppress(DistinguishedNameError):
+    with contextlib.suppress(CertificateError):
         subject_text(data)
-    with contextlib.suppress(DistinguishedNameError):
+    with contextlib.suppress(CertificateError):
+        validity_of(read_certificate(data))
+    with contextlib.suppress(CertificateError):
+        validity_of(read_revocation_list(data))
+    with contextlib.suppress(CertificateError):
         name_text(data)
     rules, _, subject = data.decode('utf-8', 'replace').partition('\n')
     with contextlib.suppress(MappingError):
@@ -276,6 +283,7 @@ def run_name(data: bytes) -> None:
 
 def names() -> Iterator[bytes]:
     yield bytes.fromhex('301c310d300b06035504030c04757365 72310b3009060355040a0c024f31'.replace(' ', ''))
+    yield bytes.fromhex('302d302b0201013000 30003020170d') + b'270101000000Z\x18\x0f20500101000000Z' + b'\x30\x00'
     yield b'RULE:^CN=([^,ADEFLTU,]+),.*$/$1/L,DEFAULT\nCN=Alice,OU=x,C=DE'
     yield b'RULE:.*/x/,RULE:^CN=(.*?)$/$1@host/U\nCN=bob'
 

@@ -5,9 +5,10 @@ import logging
 import os
 import shutil
 import ssl
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.clients.certificates import make_revocation_list
+from support.clients.certificates import certificate_between, make_revocation_list
 from support.clients.socket_peers import LateWorker
 
 from kbroker.base.errors import ConfigError, KafkaError
@@ -202,3 +203,66 @@ def test_a_list_that_holds_none_is_refused(certificates):
     with pytest.raises(ConfigError, match=r'ssl.crl.location: found no X509 CRL'):
         server_context({'ssl.keystore.location': str(certificates / 'server.pem'),
                         'ssl.crl.location': str(certificates / 'ca.pem')})
+
+
+NOW = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)    # the time of the clock of the tests
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def dated(files, worker, clock):
+    """Contexts of two listeners that share a keystore, which expires after 40 days, and have no truststore."""
+    (files / 'keys.pem').write_text(certificate_between('first', LONG_AGO, NOW + timedelta(days=40)))
+    return TlsContexts(Config({
+        'listeners': 'SSL://127.0.0.1:0,INSIDE://127.0.0.1:0', 'listener.security.protocol.map': 'SSL:SSL,INSIDE:SSL',
+        'ssl.keystore.location': str(files / 'keys.pem'), 'log.dirs': str(files / 'data')}), worker.submit, clock)
+
+
+def test_each_day_has_a_line_about_a_certificate_that_soon_expires_and_then_has(dated, clock, caplog):
+    levels = []
+    for _ in range(43):
+        clock.advance(dated.next_look_ms)
+        caplog.clear()
+        dated.look()
+        levels.append([record.levelname for record in caplog.records])
+    assert levels[:10] == [[]] * 10
+    assert levels[10:40] == [['WARNING']] * 30, 'one line for both listeners'
+    assert levels[40:] == [['ERROR']] * 3
+    assert 'the certificate CN=first expired at 2023-12-24 22:13:20 UTC' in caplog.messages[0]
+
+
+def test_a_look_follows_the_end_of_a_certificate_by_a_second(dated, clock):
+    clock.advance(39 * 86_400_000 + 3_600_000)
+    assert dated.next_look_ms == 23 * 3_600_000 + 1000
+
+
+def test_the_certificates_in_use_are_kept_with_their_times(dated, files):
+    assert [(found.file, found.kind, found.subject, found.not_after_s)
+            for found in dated.certificates['INSIDE']] == [
+        (str(files / 'keys.pem'), 'keystore', 'CN=first', int((NOW + timedelta(days=40)).timestamp()))]
+
+
+@pytest.mark.parametrize(('begin', 'end', 'words'), [
+    (LONG_AGO, NOW - timedelta(days=1), 'expired at'),
+    (NOW + timedelta(days=1), NOW + timedelta(days=90), 'is not valid before')])
+def test_a_certificate_that_is_not_valid_now_is_an_error_of_the_start(given, files, worker, clock, begin, end, words):
+    (files / 'keys.pem').write_text(certificate_between('first', begin, end))
+    with pytest.raises(ConfigError, match=f'keys.pem: the certificate CN=first {words}'):
+        TlsContexts(Config(given), worker.submit, clock)
+
+
+def test_a_new_certificate_that_has_expired_leaves_the_old_one_in_use(dated, worker, files, clock, caplog):
+    old = dated.context('SSL')
+    replace(files / 'keys.pem', certificate_between('second', LONG_AGO, NOW - timedelta(days=1)))
+    dated.reload()
+    worker.work()
+    assert dated.context('SSL') is old
+    assert [record.levelname for record in caplog.records] == ['ERROR', 'ERROR'], 'one for each listener'
+    assert 'use the key and certificates as before' in caplog.messages[0]
+    assert 'the certificate CN=second expired at' in caplog.messages[0]
+    caplog.clear()
+    replace(files / 'keys.pem', certificate_between('third', LONG_AGO, NOW + timedelta(days=3)))
+    dated.reload()
+    worker.work()
+    assert dated.certificates['SSL'][0].subject == 'CN=third'
+    assert [message for message in caplog.messages if 'CN=third expires at' in message] == [caplog.messages[-1]]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.clients.certificate_names import APP, MAPPINGS, NAMES, REFUSED, REFUSED_HERE, element
 
-from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
+from kbroker.security.der import CertificateError
+from kbroker.security.distinguished_names import name_text, subject_text
 from kbroker.security.principal import Principal, parse_principals
 from kbroker.security.principal_mapping import (
     LONGEST_SUBJECT,
@@ -62,7 +63,7 @@ def test_any_bytes_are_a_subject_or_an_error(data):
     for read in (subject_text, name_text):
         try:
             read(data)
-        except DistinguishedNameError as error:
+        except CertificateError as error:
             assert str(error).startswith('certificate: ')
 
 
@@ -70,7 +71,7 @@ def test_any_bytes_are_a_subject_or_an_error(data):
 def test_a_damaged_certificate_is_a_subject_or_an_error(text, data):
     certificate = bytearray(certificate_of(NAMES[text]))
     certificate[data.draw(st.integers(0, len(certificate) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(DistinguishedNameError):
+    with contextlib.suppress(CertificateError):
         subject_text(bytes(certificate))
 
 

@@ -245,7 +245,7 @@ class Authentication:
     def _identify(self, connection: Any, session: Session) -> bool:
         """Log a TLS client in by its certificate. Return False if the principal of the certificate cannot be
         determined."""
-        from kbroker.security.distinguished_names import DistinguishedNameError
+        from kbroker.security.der import CertificateError
         from kbroker.security.principal_mapping import MappingError, principal_of_certificate
 
         certificate = connection.peer_certificate
@@ -253,7 +253,7 @@ class Authentication:
         if certificate is not None:
             try:
                 principal = principal_of_certificate(certificate, self.listeners[connection.listener_name].rules)
-            except (MappingError, DistinguishedNameError) as error:
+            except (MappingError, CertificateError) as error:
                 logger.info('%r: failed authentication: %s', connection, error)
                 self._audit(connection, False, outcome_of(ErrorCode.SASL_AUTHENTICATION_FAILED), 'TLS', principal,
                             reason=str(error))
