@@ -287,6 +287,8 @@ class LogManager:
             recovered = [log for log in recovered if not log.put_off_sync()]
         _rewrite(recovered)
         is_synced = len(recovered) > SYNCED_ONE_BY_ONE and self._sync_recovered_at_once(recovered)
+        if recovered and not is_synced:     # a broker that was killed early has not synced the names of new partitions
+            self.fs.sync_directory(self.directory)
         for log in recovered:
             log.finish_recovery(is_synced)
 

@@ -191,38 +191,56 @@ def test_page_cache_durability_leaves_the_end_of_a_log_as_it_is(open_manager, du
     manager.close(clean=False)
 
 
-MANY = SYNCED_ONE_BY_ONE + 1
+FEW, MANY = 1, SYNCED_ONE_BY_ONE + 1
 
 
 @pytest.fixture
-def killed(tmp_path):
-    """Return a disk with many logs that have unsynced records, and a function that opens these logs like a start after
-    a kill.
+def logs_of_partitions():
+    return MANY
+
+
+@pytest.fixture
+def killed(tmp_path, logs_of_partitions):
+    """Return a disk with logs that have unsynced records, and a function that opens these logs like a start after a
+    kill.
     """
     disk = FreezingFileSystem(tmp_path)
 
     def start(fs):
         manager = LogManager(fs, str(tmp_path / 'data'), Config({}), ManualClock(), Timers(ManualClock()))
         logs = [manager.open_log('orders', partition, TOPIC_ID, LogConfig(Config({}), {'index.interval.bytes': '1'}),
-                                 sync_later=True) for partition in range(MANY)]
+                                 sync_later=True) for partition in range(logs_of_partitions)]
         manager.sync_recovered()
         return manager, logs
 
     manager, logs = start(disk)
+    disk.sync_directory(str(tmp_path))      # the node does it, when it formats the log directory
     for log in logs:
         append(log, 3)
     manager.close(clean=False)
     return disk, start
 
 
-def ends_after_a_power_cut(disk, tmp_path):
-    disk.crash(tmp_path.parent / 'left', None)
-    manager = LogManager(FileSystem(), str(tmp_path.parent / 'left' / 'data'), Config({}), ManualClock(),
+def ends_after_a_power_cut(disk, tmp_path, partitions=MANY):
+    disk.crash(tmp_path / 'left', None)
+    manager = LogManager(FileSystem(), str(tmp_path / 'left' / 'data'), Config({}), ManualClock(),
                          Timers(ManualClock()))
     ends = [manager.open_log('orders', partition, TOPIC_ID, LogConfig(Config({}), {})).log_end_offset
-            for partition in range(MANY)]
+            for partition in range(partitions)]
     manager.close(clean=False)
     return ends
+
+
+@pytest.mark.parametrize('logs_of_partitions', [FEW, MANY])
+def test_a_partition_that_was_new_when_the_broker_was_killed_survives_a_power_cut_after_the_next_start(
+        killed, tmp_path, logs_of_partitions):
+    """A start after a kill shows all recovered records to readers. In an earlier version, it synced their files and not
+    the log directory, in which the names of the new partitions were not durable: a power cut took the records back.
+    """
+    disk, start = killed
+    manager, _ = start(disk)
+    manager.close(clean=False)
+    assert ends_after_a_power_cut(disk, tmp_path, logs_of_partitions) == [3] * logs_of_partitions
 
 
 def test_an_error_of_earlier_writes_does_not_end_the_start_of_many_logs(killed, tmp_path, caplog):
