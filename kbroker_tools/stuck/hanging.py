@@ -8,15 +8,24 @@ id, or if the transaction of this transactional.id does not include the partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kbroker.base.topic_partition import TopicPartition
-from kbroker.client.descriptions import ProducerInfo
+from kbroker.client.descriptions import ProducerInfo, TransactionInfo, TransactionListing
 from kbroker_tools.base.java_order import in_java_order, long_hash, partition_hash
-from kbroker_tools.base.view import View
 
 BATCH = 500
 """The most partitions in one request for producers."""
+
+
+class Coordinators(Protocol):
+    """The part of a `View` that knows transactional ids."""
+
+    def now_ms(self) -> int: ...
+
+    def transactions(self) -> list[TransactionListing]: ...
+
+    def transaction(self, transactional_id: str) -> TransactionInfo | None: ...
 
 
 class OpenTransaction(NamedTuple):
@@ -47,7 +56,7 @@ class OpenCount:
         return found
 
 
-def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_ms: int,
+def find_hanging(view: Coordinators, partitions: Sequence[TopicPartition], max_timeout_ms: int,
                  producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]],
                  ) -> list[OpenTransaction]:
     """Return the hanging transactions in `partitions`. Their last record is older than `max_timeout_ms`.
