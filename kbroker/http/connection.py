@@ -78,6 +78,7 @@ class HttpConnection:
             return
         self._is_closed = True
         self._reactor.unregister(self._handler)
+        del self._handler       # it refers to this connection, and the cycle would be garbage
         self._socket.close()
         if self._room is not None:
             self._room.end()

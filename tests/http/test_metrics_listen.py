@@ -25,7 +25,8 @@ OPENMETRICS = {'Accept': 'application/openmetrics-text; version=1.0.0, text/plai
 def ask(url, context=None, **headers):
     """Return (status, text) of a GET."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60, context=context) as answer:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -105,12 +106,12 @@ def test_an_address_beyond_loopback_without_a_login_is_refused(settings, text):
 
 @pytest.mark.parametrize('address', ['9464', 'localhost', 'ftp://localhost:1', 'localhost:65536', 'a b:1', '::1:9464'])
 def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(ConfigError, match='metrics.listen: found .*, expected HOST:PORT, or https://HOST:PORT'):
+    with pytest.raises(ConfigError, match=r'metrics\.listen: found .*, expected HOST:PORT, or https://HOST:PORT'):
         Config({'metrics.listen': address})
 
 
 def test_the_name_of_the_listener_belongs_to_the_metrics():
-    with pytest.raises(ConfigError, match='found the name METRICS, which is the one of metrics.listen'):
+    with pytest.raises(ConfigError, match=r'found the name METRICS, which is the one of metrics\.listen'):
         Config({'metrics.listen': 'localhost:9464', 'listeners': 'METRICS://localhost:9092',
                 'listener.security.protocol.map': 'METRICS:PLAINTEXT'})
 
@@ -120,7 +121,7 @@ def test_a_file_without_a_token_is_refused(tmp_path, text):
     file = tmp_path / 'token'
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(ConfigError, match='metrics.token.file: found .* expected one word'):
+    with pytest.raises(ConfigError, match=r'metrics\.token\.file: found .* expected one word'):
         read_token(Config({'metrics.token.file': str(file)}), None)
 
 
