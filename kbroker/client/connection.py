@@ -456,7 +456,10 @@ class Connection:
         reason = f'({words})' if words else ''
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
         if self._answers == 0 and self.config.is_tls:
-            return self._broken(f'{text}: does the listener ask for a client certificate (ssl.keystore.*)?', True)
+            from kbroker.security.tls_failures import why_the_broker_refuses
+            why = why_the_broker_refuses(getattr(error, 'reason', None))
+            return self._broken(f'{text}: {why or "does the listener ask for a client certificate (ssl.keystore.*)?"}',
+                                is_lasting=True)
         if self._answers == 0:
             return self._broken(f'{text}: {IN_DOUBT}', is_lasting=True)
         if self._answers == self._answers_about_versions and not self.config.is_sasl:

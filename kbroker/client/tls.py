@@ -7,6 +7,7 @@ import ssl
 from kbroker.client.config import TlsConfig
 from kbroker.client.errors import AnswerTimeout, ClientError
 from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
+from kbroker.security.tls_failures import why_the_broker_is_refused, why_the_handshake_failed
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
@@ -18,15 +19,13 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        raise ClientError(f'{address}: the certificate is not accepted: {error.verify_message.rstrip(".")}; check '
-                          'ssl.truststore.location and ssl.endpoint.identification.algorithm', True) from None
+        raise ClientError(f'{address}: the certificate is not accepted: '
+                          f'{why_the_broker_is_refused(error, host)}', True) from None
     except TimeoutError:
         raise AnswerTimeout(f'{address} did not answer the TLS handshake in time: it may not speak TLS; check the port '
                             'and security.protocol') from None
     except OSError as error:
-        reason = getattr(error, 'reason', None) or error.strerror or 'the peer closed the connection'
-        raise ClientError(f'{address}: the TLS handshake failed ({reason}): the port may not speak TLS, or asks for '
-                          'a client certificate; check the port, security.protocol and ssl.keystore.*', True) from None
+        raise ClientError(f'{address}: the TLS handshake failed: {why_the_handshake_failed(error)}', True) from None
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:

@@ -28,6 +28,10 @@ cdef class Commons:
     cdef readonly int64_t received_bytes
     cdef readonly int64_t sent_bytes
     cdef readonly int64_t requests
+    cdef readonly int64_t failed_handshakes
+    cdef object refusals                # the log of refused connections, created with the first one
+
+    cdef object log_of_refusals(self)
 
 
 cdef class Connection(MemoryHolder):
@@ -58,6 +62,8 @@ cdef class Connection(MemoryHolder):
     cpdef let_next_pass(self, int64_t sequence)
     cpdef mute(self, int64_t time_ms)
     cpdef int64_t take_network_us(self) except -1
+    cdef int refuse(self, reason, level) except -1
+    cdef int end(self) except -1
     cdef bint is_stalled(self) noexcept
     cdef int stall(self) except -1
     cdef int flow(self) except -1

@@ -28,6 +28,7 @@ class Commons:
     received_bytes: int
     sent_bytes: int
     requests: int
+    failed_handshakes: int
     def __init__(self, reactor: Reactor, server: FrameServer, limits: Limits,
                  on_close: Callable[[Connection], Any] | None = None, submit: Submit | None = None,
                  receive_buffer_bytes: int = ...) -> None: ...

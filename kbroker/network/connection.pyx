@@ -96,6 +96,13 @@ cdef class Commons:
         self.outgoing.room = SEND_BUFFER_BYTES
         self.outgoing.max_size = SEND_TURN_BYTES
 
+    cdef object log_of_refusals(self):
+        if self.refusals is None:
+            from kbroker.network.refusals import Refusals  # seldom needed
+
+            self.refusals = Refusals(self.reactor.timers)
+        return self.refusals
+
     def sweep(self, connections):
         """Close the connections that made no progress during the last SWEEPS_PER_IDLE_TIME intervals between calls."""
         self.sweeps += 1
@@ -217,11 +224,23 @@ cdef class Connection(MemoryHolder):
 
         Drop unsent replies and the replies of later `reply` calls.
         """
-        if self.intake == CLOSED:
-            return
+        if self.intake != CLOSED:
+            self.end()
+            logger.log(level, 'connection %d of %s:%d closed: %s', self.connection_id, self.client_host,
+                       self.client_port, reason)
+
+    cdef int refuse(self, reason, level) except -1:
+        """Close the connection. If it has served no request, count equal reasons instead of logging each of them."""
+        if self.last_sequence >= 0 or not logger.isEnabledFor(level):
+            self.close(reason, level)
+        elif self.intake != CLOSED:
+            self.end()
+            self.commons.log_of_refusals().note(self, level, reason)
+        return 0
+
+    cdef int end(self) except -1:
+        """Close the socket, and free the memory of the connection."""
         self.intake = next_intake(self.intake, CLOSED)
-        logger.log(level, 'connection %d of %s:%d closed: %s', self.connection_id, self.client_host, self.client_port,
-                   reason)
         self.reactor.unregister(self)
         self.commons.newcomers.forget(self)
         # Other code may refer to this closed connection for a long time, so its memory is freed now. `serve_frames`
@@ -236,6 +255,7 @@ cdef class Connection(MemoryHolder):
         self.commons.closed += 1
         if self.commons.on_close is not None:
             self.commons.on_close(self)
+        return 0
 
     cdef bint may_serve(self) noexcept:
         return (self.intake < LEAVING and self.passed_sequence == self.last_sequence and self.muting is None
@@ -273,9 +293,9 @@ cdef class Connection(MemoryHolder):
     cdef int on_events(self, uint32_t events) except -1:
         if self.intake == CLOSED:
             return 0
-        if events & EPOLLERR or (events & EPOLLHUP and not self.may_serve()):
+        if (events & EPOLLERR and not self.transport.shakes_hands) or (events & EPOLLHUP and not self.may_serve()):
             # The peer reads no more replies. If EPOLLHUP comes without EPOLLERR, the last bytes from the peer are still
-            # to be read.
+            # to be read. During a handshake they are read in any case: they may say why the peer refuses it.
             self.close('the peer reset the connection', logging.DEBUG)
             return 0
         if events & EPOLLOUT:
@@ -296,11 +316,13 @@ cdef class Connection(MemoryHolder):
         except ProtocolError as error:
             if self.intake != CLOSED:
                 self.send()
-            self.close(f'protocol error: {error}')
+            self.refuse(f'protocol error: {error}', logging.WARNING)
         except FrameMemoryError as error:
             if self.intake != CLOSED:
                 self.send()
             self.close(str(error))
+        if events & EPOLLERR:
+            self.close('the peer reset the connection', logging.DEBUG)
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
@@ -384,8 +406,10 @@ cdef class Connection(MemoryHolder):
 
     cdef int fail(self, ssize_t size) except -1:
         """Close the connection because of the error that the transport reported."""
+        if self.transport.shakes_hands:
+            self.commons.failed_handshakes += 1
         if self.transport.failure is not None:
-            self.close(self.transport.failure, logging.INFO)
+            self.refuse(self.transport.failure, logging.INFO)
         else:
             self.close(os.strerror(-size), logging.DEBUG)
         return 0

@@ -24,6 +24,10 @@ cdef enum:
     RESERVED_FROM = 2 * 1024 * 1024
 
 
+# The first four bytes of requests of HTTP.
+cdef tuple HTTP_METHODS = (b'GET ', b'POST', b'HEAD', b'PUT ', b'OPTI', b'CONN', b'PRI ', b'DELE', b'PATC')
+
+
 cdef class ReceiveBuffers:
     """The buffer that all connections share, and a few spare buffers that held large frames."""
 
@@ -108,7 +112,8 @@ cdef class Framer:
             return 0
         size = read_int32(<const uint8_t *>PyByteArray_AS_STRING(self.buffer) + self.start)
         if size < 0 or size > self.max_frame_bytes:
-            raise ProtocolError(f'frame size: found {size}, expected 0 to {self.max_frame_bytes}')
+            raise ProtocolError(f'frame size: found {size}, expected 0 to {self.max_frame_bytes}'
+                                f'{foreign_protocol(bytes(self.buffer[self.start:self.start + PREFIX_BYTES]))}')
         return PREFIX_BYTES + size
 
     cdef Py_ssize_t room(self, char **at) except -1:
@@ -196,3 +201,12 @@ cdef class Framer:
         self.buffer = target
         self.end = pending
         return 0
+
+
+cdef str foreign_protocol(bytes prefix):
+    """Return words for the first bytes of a client of another protocol, or nothing."""
+    if prefix[:2] == b'\x16\x03':
+        return ': the client speaks TLS, and this listener does not: set its security.protocol to that of the listener'
+    if prefix in HTTP_METHODS:
+        return ': the client speaks HTTP, and this is a listener for Kafka clients'
+    return ''

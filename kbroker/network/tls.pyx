@@ -98,7 +98,7 @@ cdef class TlsTransport(Transport):
             try:
                 return self.receive_records(at, room)
             except ssl.SSLError as error:
-                self.failure = describe(error)
+                self.failure = describe_handshake(error) if self.shakes_hands else describe(error)
                 self.send_alert()
                 return -EPROTO
             except OSError as error:
@@ -291,6 +291,13 @@ cdef Py_ssize_t whole_records(const uint8_t *data, Py_ssize_t size) noexcept:
             break
         at += record
     return at
+
+
+cdef str describe_handshake(error):
+    """Return why the handshake failed, in words."""
+    from kbroker.security.tls_failures import why_the_client_failed  # needed only after an error
+
+    return why_the_client_failed(error)
 
 
 cdef str describe(error):

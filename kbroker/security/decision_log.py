@@ -7,19 +7,17 @@ that allow a request are logged at DEBUG. Decisions that only filter an answer a
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from kbroker.base.clock import Timers
 from kbroker.base.ledger import Line
 from kbroker.base.object_memory import memory_of
+from kbroker.base.repeats import Repeats
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.escape import shown
 
 TRACE = 5
-WINDOW_MS = 10_000
-"""The time after a logged denial in which equal denials are counted instead of logged."""
 MOST_DENIALS = 1000
 MOST_DENIAL_BYTES = 4 * 1024 * 1024
 """The limits of the number of different denials that are counted at one time, and of their memory.
@@ -41,14 +39,18 @@ class DecisionLog:
 
     def __init__(self, timers: Timers | None = None, report: Report = lambda fields: None):
         """Use `timers` for the windows in which equal denials are counted. Without `timers`, log each denial."""
-        self._timers = timers
         self._report = report
-        self._counts: OrderedDict[tuple[Any, ...], _Repeats] = OrderedDict()
-        self.held_bytes = 0
+        self._repeats: Repeats[dict[str, Any]] | None = None if timers is None else Repeats(
+            timers, self._write_repeated, MOST_DENIALS, MOST_DENIAL_BYTES)
 
     def __len__(self) -> int:
         """Return the number of different denials that are being counted."""
-        return len(self._counts)
+        return 0 if self._repeats is None else len(self._repeats)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of memory of the denials that are being counted."""
+        return 0 if self._repeats is None else self._repeats.held_bytes
 
     def ledger(self) -> list[Line]:
         return [Line('different denials in the log', 'bytes', lambda: self.held_bytes, lambda: 2 * MOST_DENIAL_BYTES,
@@ -69,68 +71,32 @@ class DecisionLog:
                 logger.log(level, '%s', line_of(fields_of(access, operation, resource_type, name, decision, request)))
             return
         key = str(access.principal), operation, resource_type, name
-        repeats = self._counts.get(key)
-        if repeats is not None:
-            repeats.count += 1
+        repeats = self._repeats
+        if repeats is not None and repeats.count(key):
             return
         fields = fields_of(access, operation, resource_type, name, decision, request)
         more_bytes = memory_of_denial(key, fields)
-        if len(self._counts) >= MOST_DENIALS or self.held_bytes + more_bytes > MOST_DENIAL_BYTES:
+        if repeats is not None and not repeats.has_room(more_bytes):
             key = *key[:3], None
-            repeats = self._counts.get(key)
-            if repeats is not None:
-                repeats.count += 1
+            if repeats.count(key):
                 return
             fields['resource'] = f'{ResourceType(resource_type).name}:{OTHERS}'
             more_bytes = memory_of_denial(key, fields)
         self._write(fields)
-        if self._timers is not None:
-            while self._counts and (len(self._counts) >= 2 * MOST_DENIALS
-                                    or self.held_bytes + more_bytes > 2 * MOST_DENIAL_BYTES):
-                self._close(next(iter(self._counts)))
-            self._counts[key] = _Repeats(fields, self._timers.after(WINDOW_MS, lambda: self._end_window(key)))
-            self.held_bytes += more_bytes
-
-    def _end_window(self, key: tuple[Any, ...]) -> None:
-        """Log the denials that were counted in a window, and begin the next window. Stop counting if there were
-        none.
-        """
-        repeats = self._counts[key]
-        if not repeats.count:
-            del self._counts[key]
-            self.held_bytes -= memory_of_denial(key, repeats.fields)
-            return
-        self._write(repeats.fields | {'repeated': repeats.count})
-        repeats.count = 0
-        assert self._timers is not None
-        repeats.timer = self._timers.after(WINDOW_MS, lambda: self._end_window(key))
-
-    def _close(self, key: tuple[Any, ...]) -> None:
-        repeats = self._counts.pop(key)
-        self.held_bytes -= memory_of_denial(key, repeats.fields)
-        repeats.timer.cancel()
-        if repeats.count:
-            self._write(repeats.fields | {'repeated': repeats.count})
+        if repeats is not None:
+            repeats.begin(key, fields, more_bytes)
 
     def close(self) -> None:
         """Log all counted denials."""
-        while self._counts:
-            self._close(next(iter(self._counts)))
+        if self._repeats is not None:
+            self._repeats.close()
+
+    def _write_repeated(self, fields: dict[str, Any], repeated: int) -> None:
+        self._write(fields | {'repeated': repeated})
 
     def _write(self, fields: dict[str, Any]) -> None:
         logger.info('%s', line_of(fields))
         self._report(fields)
-
-
-class _Repeats:
-    """A count of equal denials since the last line about them."""
-
-    __slots__ = ('count', 'fields', 'timer')
-
-    def __init__(self, fields: dict[str, Any], timer: Any):
-        self.fields = fields
-        self.timer = timer
-        self.count = 0
 
 
 def memory_of_denial(key: tuple[Any, ...], fields: dict[str, Any]) -> int:

@@ -2,10 +2,11 @@
 import shutil
 import ssl
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, serving
-from support.clients.certificates import make_revocation_list
+from support.clients.certificates import certificate_between, make_revocation_list
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.config import ClientConfig
@@ -16,9 +17,11 @@ pytestmark = pytest.mark.skipif(shutil.which('openssl') is None, reason='openssl
 
 
 @contextmanager
-def tls_broker(certificates, kind='server', asks_for_client=False):
+def tls_broker(certificates, kind='server', asks_for_client=False, version=None):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / f'{kind}.pem')
+    if version is not None:
+        context.maximum_version = version
     if asks_for_client:
         context.load_verify_locations(certificates / 'ca.pem')
         context.verify_mode = ssl.CERT_REQUIRED
@@ -56,13 +59,14 @@ def test_a_broker_with_a_trusted_certificate_of_its_name_is_spoken_to(certificat
 def test_a_certificate_of_an_authority_that_is_not_trusted(certificates):
     with tls_broker(certificates) as broker:
         words = complaint(broker, certificates, ssl_truststore_location=certificates / 'client.crt')
-    assert f'127.0.0.1:{broker.port}: the certificate is not accepted: unable to get local issuer' in words
+    assert f'127.0.0.1:{broker.port}: the certificate is not accepted: no authority in ' \
+        'ssl.truststore.location signed it' in words
 
 
 def test_a_certificate_of_another_name_is_taken_only_when_names_are_not_checked(certificates):
     with tls_broker(certificates, 'stranger') as broker:
         words = complaint(broker, certificates)
-        assert 'the certificate is not accepted: IP address mismatch' in words
+        assert 'the certificate is not accepted: it is not for the name 127.0.0.1; connect by a name of' in words
         assert 'ssl.endpoint.identification.algorithm' in words
         connect(broker, certificates, ssl_endpoint_identification_algorithm='').close()
 
@@ -77,7 +81,7 @@ def test_a_broker_whose_certificate_is_revoked_is_not_spoken_to(certificates):
     with tls_broker(certificates, 'stranger') as broker:
         unnamed = {'ssl_endpoint_identification_algorithm': ''}
         words = complaint(broker, certificates, **checked, **unnamed)
-        assert 'the certificate is not accepted: certificate revoked' in words
+        assert 'the certificate is not accepted: it is revoked' in words
         connect(broker, certificates, ssl_truststore_location=signer, **unnamed).close()
 
 
@@ -96,7 +100,27 @@ def test_a_client_shows_its_certificate(certificates, keystore):
 def test_a_broker_that_asks_for_a_certificate_refuses_a_client_without_one(certificates):
     with tls_broker(certificates, asks_for_client=True) as broker:
         words = complaint(broker, certificates)
-    assert words.endswith('does the listener ask for a client certificate (ssl.keystore.*)?')
+    assert words.endswith((     # the broker's reset may overtake its alert
+        'does the listener ask for a client certificate (ssl.keystore.*)?',
+        '(TLSV13_ALERT_CERTIFICATE_REQUIRED): the broker asks for a client certificate, and ssl.keystore.location is '
+        'not set'))
+
+
+@pytest.mark.parametrize(('days', 'words'), [
+    ((-9, -1), 'it has expired; the operator of the broker has to replace it, unless the clock of this machine is'),
+    ((1, 9), 'it is not valid yet; check the clock of this machine')])
+def test_a_broker_whose_certificate_is_not_valid_now_is_not_spoken_to(certificates, days, words):
+    begin, end = (datetime.now(UTC) + timedelta(days=number) for number in days)
+    (certificates / 'dated.pem').write_text(certificate_between('dated', begin, end))
+    with tls_broker(certificates, 'dated') as broker:
+        found = complaint(broker, certificates, ssl_truststore_location=certificates / 'dated.pem')
+    assert f'the certificate is not accepted: {words}' in found
+
+
+def test_a_broker_without_a_common_version_of_tls_names_the_setting(certificates):
+    with tls_broker(certificates, version=ssl.TLSVersion.TLSv1_2) as broker:
+        words = complaint(broker, certificates, ssl_enabled_protocols='TLSv1.3')
+    assert 'the broker has no version of TLS that ssl.enabled.protocols of this client has' in words
 
 
 def test_a_key_that_cannot_be_opened_is_reported_without_asking_on_the_terminal(certificates):

@@ -11,12 +11,14 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.clients.socket_peers import DeferringHandler, Peer, echo, frame
+from support.clients.socket_peers import DeferringHandler, Peer, commons_for, echo, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ProtocolError
+from kbroker.base.repeats import WINDOW_MS
 from kbroker.network.connection import FRAMES_OF_A_TURN, MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
 from kbroker.network.reactor import Reactor
+from kbroker.network.refusals import MOST_REFUSALS
 
 MORE_THAN_ALLOWED = (1 << 31) - 1
 GROWS_UP_TO = 2 << 20
@@ -109,6 +111,30 @@ def test_an_impossible_size_closes_the_connection_and_is_logged(connect, caplog,
     assert peer.is_cut_off
     assert peer.closed == [peer.connection]
     assert f'connection 1 of 10.0.0.1:4711 closed: protocol error: frame size: found {size}' in caplog.text
+
+
+@pytest.mark.parametrize(('sent', 'words'), [
+    (bytes.fromhex('1603010200010001fc0303'), 'the client speaks TLS, and this listener does not: set its '
+                                              'security.protocol to that of the listener'),
+    (b'GET / HTTP/1.1\r\n\r\n', 'the client speaks HTTP, and this is a listener for Kafka clients')])
+def test_a_client_of_another_protocol_is_named_and_its_repetitions_are_counted(connect, caplog, clock, reactor, sent,
+                                                                               words):
+    commons = commons_for(reactor, echo)
+    for _ in range(20):
+        connect(echo, commons=commons).send(sent)
+    (line,) = caplog.messages
+    assert line.startswith('connection 1 of 10.0.0.1:4711 closed by listener ')
+    assert line.endswith(words)
+    clock.advance(WINDOW_MS)
+    reactor.run_once()
+    assert caplog.messages[1].startswith('19 more connections of 10.0.0.1 closed by listener ')
+
+
+def test_many_kinds_of_refused_connections_are_a_bounded_number_of_lines(connect, caplog, reactor):
+    commons = commons_for(reactor, echo)
+    for number in range(3 * MOST_REFUSALS):
+        connect(echo, commons=commons).send((0x7F000000 + number).to_bytes(4))
+    assert len(caplog.messages) == MOST_REFUSALS + 1
 
 
 def test_a_frame_for_which_there_is_no_memory_closes_the_connection_after_the_replies_that_are_ready(connect, caplog):

@@ -8,14 +8,17 @@ import re
 import socket
 import ssl
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support.clients.certificates import certificate_between
 from support.clients.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.clients.tls13_records import ClientRecords
 from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ConfigError
+from kbroker.base.repeats import WINDOW_MS
 from kbroker.network.connection import Connection
 from kbroker.network.newcomers import MAX_HANDSHAKES
 from kbroker.network.tls import TlsTransport, server_context
@@ -30,9 +33,9 @@ class TlsPeer:
     """A TLS client on a socket pair whose other end is a connection of the reactor. `pump` moves its records."""
 
     def __init__(self, reactor, settings, certificates, *, client=None, version=None, handle=echo, chunk=1 << 20,
-                 submit=None, keylog=None, commons=None):
+                 submit=None, keylog=None, commons=None, authority='ca.pem', host='localhost'):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(certificates / 'ca.pem')
+        context.load_verify_locations(certificates / authority)
         if client is not None:
             context.load_cert_chain(certificates / f'{client}.pem')
         if version is not None:
@@ -46,9 +49,10 @@ class TlsPeer:
         served.setblocking(False)
         server = server_context(dict(settings))
         self.commons = commons or commons_for(reactor, handle, submit=submit, max_request_bytes=8 << 20)
-        self.connection = Connection(self.commons, served.detach(), make_transport=lambda fd: TlsTransport(fd, server))
+        self.connection = Connection(self.commons, served.detach(), '10.0.0.7', 4711, 'OUTSIDE',
+                                     make_transport=lambda fd: TlsTransport(fd, server))
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname='localhost')
+        self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
         self.to_send = b''
 
     def pump(self):
@@ -181,6 +185,96 @@ def test_a_record_that_was_tampered_with_ends_the_connection(reactor, settings, 
     assert peer.connection.is_closed
     assert 'TLS: ' in caplog.messages[-1]
     assert peer.commons.requests == 0
+
+
+@pytest.fixture(scope='module')
+def dated(certificates):
+    """The directory of certificates, with certificates of other times."""
+    now = datetime.now(UTC)
+    for name, begin, end in (('past', -9, -1), ('future', 1, 9)):
+        (certificates / f'{name}.pem').write_text(
+            certificate_between(name, now + timedelta(days=begin), now + timedelta(days=end)))
+    return certificates
+
+
+REQUIRED = {'ssl.client.auth': 'required', 'ssl.truststore.location': 'ca.pem'}
+
+
+@pytest.mark.parametrize('version', [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(('server', 'client', 'words'), [
+    ({'ssl.keystore.location': 'past.pem'}, {'authority': 'past.pem'},
+     'the client refuses the certificate of the broker: it has expired (TLS: sslv3 alert certificate expired)'),
+    ({}, {'authority': 'past.pem'}, 'the client refuses the certificate of the broker: it does not trust the '
+     'authority that signed it'),
+    ({}, {'host': 'elsewhere'}, 'the client refuses the certificate of the broker: it is for another host name'),
+    (REQUIRED, {}, 'the client shows no certificate, and ssl.client.auth is required (TLS: peer did not return a'),
+    (REQUIRED, {'client': 'past'}, "no authority of ssl.truststore.location signed the client's certificate"),
+    (REQUIRED | {'ssl.truststore.location': 'past.pem'}, {'client': 'past'}, "the client's certificate has expired"),
+    (REQUIRED | {'ssl.truststore.location': 'future.pem'}, {'client': 'future'},
+     "the client's certificate is not valid yet"),
+])
+def test_a_failed_handshake_says_who_refused_what(reactor, settings, dated, caplog, version, server, client, words):
+    given = settings | {name: str(dated / value) if name.endswith('location') else value
+                        for name, value in server.items()}
+    peer = TlsPeer(reactor, given, dated, version=version, **client)
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        with contextlib.suppress(ssl.SSLError):
+            peer.shake_hands()
+        peer.pump()
+    assert caplog.messages[-1].startswith('connection 1 of 10.0.0.7:4711 closed by listener OUTSIDE: the TLS handshake '
+                                          f'failed: {words}')
+    assert len(caplog.messages) == 1
+    assert peer.commons.failed_handshakes == 1
+
+
+def test_an_alert_before_a_reset_is_read(reactor, settings, dated, caplog):
+    """Clients that leave bytes unread when they close the socket reset the connection, after their alert."""
+    peer = TlsPeer(reactor, settings, dated, authority='past.pem')
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        with pytest.raises(ssl.SSLWantReadError):
+            peer.session.do_handshake()
+        peer.socket.send(peer.outgoing.read())
+        for _ in range(3):
+            reactor.run_once()
+        peer.incoming.write(peer.socket.recv(1 << 16, socket.MSG_PEEK))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            peer.session.do_handshake()
+        peer.socket.send(peer.outgoing.read())
+        peer.socket.close()
+        for _ in range(3):
+            reactor.run_once()
+    assert 'it does not trust the authority' in caplog.messages[-1]
+    assert peer.connection.is_closed
+
+
+@pytest.mark.parametrize(('offered', 'served'), [
+    (ssl.TLSVersion.TLSv1_2, 'TLSv1.3'), (ssl.TLSVersion.TLSv1_3, 'TLSv1.2')])
+def test_a_handshake_without_a_shared_version_names_the_setting(reactor, settings, certificates, caplog, offered,
+                                                                served):
+    peer = TlsPeer(reactor, settings | {'ssl.enabled.protocols': served}, certificates, version=offered)
+    with caplog.at_level(logging.INFO, 'kbroker.network'), pytest.raises(ssl.SSLError):
+        peer.shake_hands()
+    assert 'the client offers no version of TLS that ssl.enabled.protocols has' in caplog.messages[-1]
+
+
+def test_a_client_that_fails_again_has_one_line_in_ten_seconds(reactor, clock, settings, certificates, caplog):
+    commons = commons_for(reactor, echo)
+
+    def fail(count):
+        for _ in range(count):
+            peer = TlsPeer(reactor, settings, certificates, commons=commons)
+            peer.socket.send(b'GET / HTTP/1.1\r\n\r\n')
+            peer.pump()
+
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        fail(50)
+        assert len(caplog.messages) == 1
+        clock.advance(WINDOW_MS)
+        reactor.run_once()
+    assert caplog.messages[1:] == [
+        '49 more connections of 10.0.0.7 closed by listener OUTSIDE within 10 s: the TLS handshake failed: the client '
+        'speaks HTTP without TLS, and this is a listener for Kafka clients with TLS (TLS: http request)']
+    assert commons.failed_handshakes == 50
 
 
 def with_client_auth(settings, certificates, auth):

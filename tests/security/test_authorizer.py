@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from reference import access_control
 
 from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.repeats import WINDOW_MS
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
-from kbroker.security.decision_log import MOST_DENIAL_BYTES, MOST_DENIALS, WINDOW_MS, DecisionLog
+from kbroker.security.decision_log import MOST_DENIAL_BYTES, MOST_DENIALS, DecisionLog
 from kbroker.security.hosts import _host_key, host_key
 from kbroker.security.principal import Principal, parse_principal
 
