@@ -37,7 +37,7 @@ TOOL_LAYERS = [
     {'rows'},
     {'check', 'cluster', 'dump', 'timeline'},
     {'acls', 'console', 'groups', 'history', 'stuck', 'verify'},
-    {'spark'},
+    {'exporter', 'spark'},
     {'commands'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.base.errors import ConfigError
 from kbroker_tools.base.command import FILE, SETTINGS, Command, version_option
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ LISTEN = '127.0.0.1:9308'
 @click.option('--bootstrap-server', metavar='HOST:PORT,...', required=True, help='The cluster to watch.')
 @click.option('--command-config', type=FILE, metavar='FILE',
               help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.')
+@click.option('--listen', default=LISTEN, show_default=True, metavar='HOST:PORT',
+              help='The address for Prometheus. An empty host means every interface, port 0 a free port.')
+@click.option('--interval', type=click.FloatRange(0, 86_400), default=10, show_default=True, metavar='SECONDS',
+              help='Scrapes within this time share one collection.')
 @click.option('--topics', metavar='REGEX', help='Only topics that match this expression as a whole.')
 @click.option('--groups', metavar='REGEX', help='Only groups that match this expression as a whole.')
 @click.option('--timeout', type=click.FloatRange(0.1, 3600), default=8, show_default=True, metavar='SECONDS',
@@ -32,8 +37,8 @@ LISTEN = '127.0.0.1:9308'
               metavar='MINUTES', help='The longest timeout of any transaction. An open one of that age may hang.')
 @click.option('--once', is_flag=True, help='Print the metrics once, instead of serving them.')
 @version_option
-def main(bootstrap_server: str, command_config: Path | None, topics: str | None, groups: str | None, timeout: float,
-         read_bytes: int, max_transaction_timeout: int, once: bool) -> None:
+def main(bootstrap_server: str, command_config: Path | None, listen: str, interval: float, topics: str | None,
+         groups: str | None, timeout: float, read_bytes: int, max_transaction_timeout: int, once: bool) -> None:
     """Serve the metrics of a Kafka cluster to Prometheus.
 
     The cluster may be of Apache Kafka 3.0 or newer, or of kbroker. Lags are given to the high watermark and to the last
@@ -48,7 +53,18 @@ def main(bootstrap_server: str, command_config: Path | None, topics: str | None,
         max_transaction_timeout_ms=max_transaction_timeout * 60_000)
     cluster = Cluster(ClientConfig.load(bootstrap_server, command_config))
     click.get_current_context().call_on_close(cluster.close)
-    print_once(cluster, options)
+    if once:
+        print_once(cluster, options)
+        return
+    from kbroker.settings.listeners import parse_listener
+    from kbroker_tools.base.render import warn
+    from kbroker_tools.exporter.serving import serve
+    try:
+        address = parse_listener('--listen', f'METRICS://{listen}')
+    except ConfigError:
+        raise click.BadParameter(f'found {listen!r}, expected HOST:PORT, an IPv6 host in brackets',
+                                 param_hint='--listen') from None
+    serve(cluster, options, address.host, address.port, int(interval * 1000), lambda text: warn(f'{PROGRAM}: {text}'))
 
 
 def _matcher(option: str, pattern: str | None) -> Callable[[str], bool]:
@@ -76,7 +92,7 @@ def print_once(cluster: Cluster, options: Options) -> None:
     except OutOfTime as error:
         raise ClientError(f'{error}; give the collection more time by --timeout') from None
     for problem in facts.problems:
-        warn(problem.text if problem.objects == 1 else f'{problem.text} (and {problem.objects - 1:,} more)')
+        warn(f'{PROGRAM}: {problem.line}')
     for part in text_of(samples(facts, Counts(successes=1)), PROMETHEUS):
         if part is not None:
             sys.stdout.buffer.write(part)

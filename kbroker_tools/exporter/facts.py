@@ -102,7 +102,12 @@ class Problem(NamedTuple):
     objects: int
     """The number of objects, such as partitions, that it concerns."""
     text: str
-    """One line for the log."""
+    """What happened to the first of them."""
+
+    @property
+    def line(self) -> str:
+        """Return one line for the log."""
+        return self.text if self.objects == 1 else f'{self.text} (and {self.objects - 1:,} more)'
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""An HTTP server that is a process of its own: a loop for its connections, and a thread for blocking work."""
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterable
+
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.long_work import LongWork
+from kbroker.http.routes import Route, Routes
+from kbroker.http.server import HttpServer
+from kbroker.network.reactor import Reactor
+from kbroker.network.worker import Submit, Worker
+
+
+class StandaloneServer:
+    """Serves routes until SIGTERM or SIGINT.
+
+    `submit(job, done)` runs `job()` in the thread, and then `done(result)` on the loop; the result of a job that fails
+    is its exception.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.timers = Timers(self.clock)
+        self._reactor = Reactor(self.clock, self.timers)
+        self._worker = Worker(self._reactor, name='http')
+
+    @property
+    def submit(self) -> Submit:
+        return self._worker.submit
+
+    def run(self, listener: socket.socket, routes: Iterable[Route], *, only_local_names: bool) -> None:
+        """Serve until a signal ends the process, or until `stop`. Close the listener in the end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._reactor.on_signal(number, self._reactor.stop)
+        server = HttpServer(self._reactor, LongWork(self.timers), listener,
+                            Routes(routes, only_local_names=only_local_names))
+        try:
+            self._reactor.run()
+        finally:
+            server.close()
+            listener.close()
+            self._reactor.close()
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._reactor.stop()

@@ -1,0 +1,67 @@
+"""Serves the facts of a cluster over HTTP."""
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from http import HTTPStatus
+
+from kbroker.base.errors import KafkaError
+from kbroker.client.cluster import Cluster
+from kbroker.http.messages import Answer, HttpRequest, text_answer
+from kbroker.http.routes import Route
+from kbroker.http.server import listen
+from kbroker.http.standalone import StandaloneServer
+from kbroker.metrics.exposition import content_type, text_of
+from kbroker.settings.exposure import is_loopback
+from kbroker_tools.exporter.collector import Collector, Options
+from kbroker_tools.exporter.metrics import samples
+from kbroker_tools.exporter.sharing import SharedFacts
+
+
+def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms: int,
+          note: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `note` prints a line.
+
+    Raise OSError if the address is not available. Raise KafkaError if the cluster refuses the first login.
+    """
+    listener = listen(host, port)
+    bound_host, bound_port = listener.getsockname()[:2]
+    where = f'[{bound_host}]:{bound_port}' if ':' in bound_host else f'{bound_host}:{bound_port}'
+    if not is_loopback(host):
+        note(f'everyone who reaches {where} can read the names of topics, groups and transactional ids')
+    server = StandaloneServer()
+    refused: list[KafkaError] = []
+
+    def refuse(error: KafkaError) -> None:
+        refused.append(error)
+        server.stop()
+
+    shared = SharedFacts(Collector(cluster, options, server.clock).collect, server.submit, interval_ms, server.clock,
+                         note, refuse)
+    shared.begin()
+    note(f'serving http://{where}/metrics')
+    server.run(listener, routes_of(shared), only_local_names=is_loopback(host))
+    if refused:
+        raise refused[0]
+
+
+def routes_of(shared: SharedFacts) -> list[Route]:
+    """Return the routes: the metrics, and the health of the exporter."""
+    def metrics(request: HttpRequest) -> Answer:
+        form = content_type(request.headers.get('accept', ''))
+
+        def parts() -> Generator[object]:
+            facts = yield from shared.current()
+            yield from text_of(samples(facts, shared.counts), form)
+
+        return Answer(parts(), content_type=form)
+
+    def is_alive(_request: HttpRequest) -> Answer:
+        return text_answer(HTTPStatus.OK, 'ok')
+
+    def is_ready(_request: HttpRequest) -> Answer:
+        if shared.problem is None:
+            return text_answer(HTTPStatus.OK, 'ok')
+        return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, shared.problem)
+
+    return [Route('/metrics', metrics), Route('/livez', is_alive, is_open=True),
+            Route('/readyz', is_ready, is_open=True)]
