@@ -48,6 +48,7 @@ from kbroker.transaction.producer_ids import ProducerIds
 
 if TYPE_CHECKING:
     from kbroker.apis.serving.address_watch import AddressWatch
+    from kbroker.apis.serving.change_log import ChangeLog
     from kbroker.metadata.access_control import AclFollower
     from kbroker.security.authorizer import Authorizer
 
@@ -66,7 +67,7 @@ class Node:
     # in a dict with more than 30 keys.
     __slots__ = (
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch', 'audit',
-        'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
+        'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
         'quotas', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
         'topics', 'transactions', 'validate', 'waiting_room')
@@ -122,6 +123,8 @@ class Node:
         self.searches = Searches(search)
         self.audit = Audit()
         """The audit. This one records nothing; the broker replaces it if `kbroker.audit.log` names a file."""
+        self.change_log: ChangeLog | None = None
+        """The lines of the log about administrative changes; None until the first one."""
         self.authentication = Authentication(self)
         self.address_watch: AddressWatch | None = None
         """The listeners to warn about when a client of another machine asks for the brokers; None if there is none."""

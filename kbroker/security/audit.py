@@ -63,6 +63,8 @@ class Audit:
     """An audit that writes nothing, and the base class of the audit that writes."""
 
     is_on = False
+    is_in_log = False
+    """The lines of the audit are in the broker's log."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -96,6 +98,7 @@ class AuditLog(Audit):
 
     def __init__(self, sink: Sink, clock: Clock):
         self._sink = sink
+        self.is_in_log = isinstance(sink, LogSink)
         self._clock = clock
         self.write('started', outcome=OK)
 

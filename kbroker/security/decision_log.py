@@ -15,7 +15,7 @@ from kbroker.base.ledger import Line
 from kbroker.base.object_memory import memory_of
 from kbroker.base.repeats import Repeats
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
-from kbroker.security.escape import shown
+from kbroker.security.escape import quoted, shown
 
 TRACE = 5
 MOST_DENIALS = 1000
@@ -125,13 +125,7 @@ def rule_text(rule: Any) -> str:
 def line_of(fields: dict[str, Any]) -> str:
     """Return the log line of a decision: the result, then `name=value` for each other field that is not None."""
     result, *others = fields.items()
-    return ' '.join([result[1], *(f'{name}={_value(str(found))}' for name, found in others if found is not None)])
+    return ' '.join([result[1], *(f'{name}={quoted(shown(str(value)))}' for name, value in others
+                                  if value is not None)])
 
 
-def _value(text: str) -> str:
-    """Return the text of a field's value for a log line.
-
-    Quote a value that has blanks or equals signs, so that it cannot look like a further field.
-    """
-    found = shown(text).replace('"', '\\x22')
-    return f'"{found}"' if ' ' in found or '=' in found else found

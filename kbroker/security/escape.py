@@ -33,6 +33,15 @@ def shown(text: str | None, most: int = MOST_SHOWN) -> str:
     return f'{escaped(text[:most])}... ({len(text) - most} more characters)'
 
 
+def quoted(text: str) -> str:
+    """Return a text for a log line, in quotes if it is empty or has blanks or punctuation of the line.
+
+    Without the quotes, a name with blanks could look like a further part of the line.
+    """
+    found = escaped(text).replace('"', '\\x22')
+    return f'"{found}"' if not found or any(char in ' =,' for char in found) else found
+
+
 def json_line(fields: Mapping[str, Any]) -> str:
     """Return `fields` as a JSON object on one line, with JSON's escapes for the characters that `escaped` escapes."""
     line = json.dumps(fields, ensure_ascii=False, default=str)

@@ -1,5 +1,6 @@
 """Each administrative API logs a line for each change: the principal, its address, the resource and the outcome."""
 import json
+import logging
 
 import pytest
 from login_broker import audited
@@ -7,6 +8,8 @@ from support.messages.message_builder import build
 from support.runner.pages import blocks
 
 from kbroker.apis.serving.audited_changes import CHANGES
+from kbroker.apis.serving.change_log import MOST_LINES, WINDOW_MS
+from kbroker.security.audit import Audit, AuditLog, LogSink
 from kbroker.security.principal import Principal
 from kbroker.security.session import Session
 
@@ -128,7 +131,88 @@ def test_every_api_that_changes_something_is_audited():
 
 
 def test_an_audit_that_is_off_costs_no_line(broker):
-    from kbroker.security.audit import Audit
     broker.audit = Audit()
     broker.ask(build('CreateTopicsRequest', topics=[create('orders')]))
     assert broker.lines.texts == []
+
+
+@pytest.fixture
+def log(broker, ask, caplog):
+    """Return a function that sends a request as alice, and returns its lines in the log of a broker whose audit is
+    off."""
+    broker.audit = Audit()
+    caplog.set_level(logging.INFO, 'kbroker.changes')
+
+    def log(api, **fields):
+        caplog.clear()
+        ask(api, **fields)
+        found = [record.getMessage() for record in caplog.records if record.name == 'kbroker.changes']
+        assert all(line.isprintable() and MARKER not in line for line in found)
+        return [line.removeprefix('User:alice from 127.0.0.1 by listener PLAINTEXT, client test: ') for line in found]
+
+    return log
+
+
+def test_the_log_has_one_line_for_each_request_that_changed_something(log):
+    assert log('CreateTopics', topics=[create('orders', 3, retention_ms='1000'), create('bad name'), create('b')]) == [
+        'created topic orders (partitions=3, retention.ms=1000), topic b (partitions=1)']
+    assert log('CreateTopics', topics=[create('orders')]) == [], 'it exists'
+    assert log('CreateTopics', topics=[create('dry')], validate_only=True) == []
+    assert log('CreatePartitions', topics=[{'name': 'orders', 'count': 4, 'assignments': None}], timeout_ms=1000) == [
+        'added partitions to topic orders (partitions=4)']
+    assert log('DeleteRecords', timeout_ms=1000, topics=[{'name': 'orders', 'partitions': [
+        {'partition_index': 0, 'offset': 0}]}]) == ['deleted records of partition orders-0 (before=0)']
+    assert log('WriteTxnMarkers', markers=[{
+        'producer_id': 4001, 'producer_epoch': 3, 'transaction_result': False, 'coordinator_epoch': 0,
+        'topics': [{'name': 'orders', 'partition_indexes': [1]}]}]) == [
+        'wrote markers for partition orders-1 (result=abort, producer_id=4001, epoch=3)']
+    assert log('DeleteTopics', topics=[{'name': 'orders'}, {'name': 'missing'}]) == ['deleted topic orders']
+    assert log('AlterClientQuotas', entries=[{
+        'entity': [{'entity_type': 'user', 'entity_name': 'bob'}],
+        'ops': [{'key': 'producer_byte_rate', 'value': 1024.0, 'remove': False}]}]) == [
+        'changed quota "user=bob" (producer_byte_rate=1024.0)']
+    assert log('UpdateFeatures', feature_updates=[{
+        'feature': 'transaction.version', 'max_version_level': 1, 'upgrade_type': 2}]) == [
+        'changed feature transaction.version (level=1)']
+
+
+def test_the_log_shows_configs_and_no_secrets(log):
+    def change(name, value, operation=0):
+        return log('IncrementalAlterConfigs', resources=[{'resource_type': BROKER, 'resource_name': '', 'configs': [
+            {'name': name, 'config_operation': operation, 'value': value}]}])
+
+    assert change('log.retention.ms', '5000') == ['changed configs of broker (log.retention.ms=5000)']
+    assert change('log.retention.ms', None, 1) == ['changed configs of broker (log.retention.ms removed)']
+    assert log('AlterUserScramCredentials', upsertions=[{
+        'name': 'bob, deleted topic x', 'mechanism': 1, 'iterations': 4096, 'salt': b'salt' * 4,
+        'salted_password': MARKER.encode().ljust(32)}]) == [
+        'changed the credentials of user "bob, deleted topic x" (credential=SCRAM-SHA-256, iterations=4096)']
+
+
+def test_names_cannot_end_the_line_and_long_requests_are_cut(log):
+    (line,) = log('AlterUserScramCredentials', upsertions=[{
+        'name': 'a\n\u202eb', 'mechanism': 1, 'iterations': 4096, 'salt': b'salt' * 4, 'salted_password': bytes(32)}])
+    assert 'user a\\n\\u202eb (' in line
+    (line,) = log('CreateTopics', topics=[create(f'{"t" * 200}-{number}') for number in range(200)])
+    assert line.endswith(' and 180 more')
+    assert len(line) < 10_000
+
+
+def test_changes_without_a_pause_are_a_bounded_number_of_lines(broker, log, caplog):
+    for number in range(MOST_LINES + 7):
+        found = log('CreateTopics', topics=[create(f't{number}')])
+        assert len(found) == (number < MOST_LINES)
+    caplog.clear()
+    broker.clock.advance(WINDOW_MS)
+    broker.turn()
+    assert '7 more requests changed something within 10 s; kbroker.audit.log has a line for each change' in \
+        caplog.messages
+    assert len(log('CreateTopics', topics=[create('later')])) == 1
+
+
+def test_an_audit_in_the_log_is_the_only_line(broker, ask, caplog):
+    caplog.set_level(logging.INFO)
+    broker.audit = AuditLog(LogSink(), broker.clock)
+    caplog.clear()
+    ask('CreateTopics', topics=[create('orders')])
+    assert [record.name for record in caplog.records if 'orders' in record.getMessage()] == ['kbroker.audit']

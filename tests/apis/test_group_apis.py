@@ -25,6 +25,7 @@ from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.protocol import messages
+from kbroker.security.audit import Audit
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds
 
@@ -98,7 +99,7 @@ class Wire:
             groups=self.world.groups,
             transactions=self.transactions,
             metadata=SimpleNamespace(node_id=7),
-            audit=SimpleNamespace(is_on=False),
+            audit=Audit(), change_log=None,
             advertised_address=lambda listener_name: ('broker.example', 9092),
         )
         self.client_id = 'client'

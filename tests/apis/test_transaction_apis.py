@@ -19,6 +19,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.codec import decode, encode
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.security.audit import Audit
 
 NONE = ErrorCode.NONE
 FILES = {
@@ -36,7 +37,8 @@ def api(name):
 def ask(world, request, version):
     """Send a request as a frame. Return its connection."""
     node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config,
-                           long_work=LongWork(world.timers), groups=SimpleNamespace(partition_of=lambda group_id: 2))
+                           long_work=LongWork(world.timers), groups=SimpleNamespace(partition_of=lambda group_id: 2),
+                           audit=Audit(), change_log=None, timers=world.timers)
     connection = InProcessConnection(1)
     apis = [api(type(request).__name__.removesuffix('Request'))]
     Dispatcher(node, apis).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))

@@ -1,7 +1,8 @@
-"""Audit lines for administrative requests: one line for each changed resource, with the outcome.
+"""Lines about administrative requests. The audit has one for each changed resource, with the outcome. The broker's log
+has one for each request that changed something, unless the audit is in the log.
 
 `Api` wraps the handlers of administrative APIs with `with_audit`, so the handlers themselves do not deal with the
-audit.
+lines.
 """
 from __future__ import annotations
 
@@ -180,6 +181,15 @@ def _controller_unregistered(body: Any, answer: Any) -> Changes:
     yield Change(f'controller:{body.controller_id}', answer.error_code)
 
 
+def _markers_written(body: Any, answer: Any) -> Changes:
+    for marker, row in zip(body.markers, answer.markers, strict=True):
+        result = 'commit' if marker.transaction_result else 'abort'
+        for topic in row.topics:
+            for part in topic.partitions:
+                yield Change(f'partition:{topic.name}-{part.partition_index}', part.error_code,
+                             {'result': result, 'producer_id': marker.producer_id, 'epoch': marker.producer_epoch})
+
+
 CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.CREATE_TOPICS: _topics_created,
     ApiKey.DELETE_TOPICS: _topics_deleted,
@@ -197,16 +207,17 @@ CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
     ApiKey.UPDATE_FEATURES: _features_updated,
     ApiKey.UNREGISTER_CONTROLLER: _controller_unregistered,
+    ApiKey.WRITE_TXN_MARKERS: _markers_written,
 }
 """Maps each administrative API to a function that returns the changes, given the request and the answer."""
 
 
 def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]:
-    """Return a handler that calls `handle` and writes an audit line for each change. If `handle` answers later, the
+    """Return a handler that calls `handle` and writes the lines about its changes. If `handle` answers later, the
     lines are written when `Request.reply` calls `request.audit_answer`.
     """
     def handle_and_audit(request: Any, body: Any) -> Steps:
-        if not request.node.audit.is_on:
+        if not request.node.audit.is_on and getattr(body, 'validate_only', False):
             return (yield from call_handler(handle, request, body))
         return (yield from _audited(handle, request, body))
 
@@ -218,8 +229,10 @@ def _audited(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Step
     try:
         answer = yield from call_handler(handle, request, body)
     except Exception as error:
-        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         request.audit_answer = None
+        if not request.node.audit.is_on:
+            raise
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         failure = request.api.failure(body, code, code.message, request.version)
         if isinstance(failure, Generator):
             failure = yield from failure
@@ -237,12 +250,23 @@ def _audit_later(request: Any, body: Any, answer: Any) -> None:
 
 
 def _write_each(request: Any, body: Any, answer: Any) -> Steps:
-    pace = Pace()
+    from kbroker.apis.serving.change_log import ChangedResources, ChangeLog  # a start makes no changes
+
+    audit, node = request.node.audit, request.node
+    pace, changed = Pace(), ChangedResources()
     is_dry = getattr(body, 'validate_only', False)
     for change in CHANGES[request.api.key](body, answer):
-        _write(request, change, is_dry)
+        if audit.is_on:
+            _write(request, change, is_dry)
+        if change.code == 0 and not is_dry:
+            changed.add(change.resource, change.details)
         if pace.spend(LINE_ELEMENTS):
             yield
+    line = None if audit.is_in_log else changed.line(request)
+    if line is not None:
+        if node.change_log is None:
+            node.change_log = ChangeLog(node.timers)
+        node.change_log.write(line)
 
 
 def _write(request: Any, change: Change, is_dry: bool) -> None:
