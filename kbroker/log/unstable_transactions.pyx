@@ -92,6 +92,11 @@ cdef class UnstableTransactions:
             at = (<ProducerEntry>at).next_open
         return found
 
+    @property
+    def first_producer(self) -> ProducerEntry | None:
+        """The producer whose open transaction has the lowest first offset, or None if no transaction is open."""
+        return None if self.first_open == NULL else <ProducerEntry>self.first_open
+
     cdef int64_t first(self) noexcept:
         """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
         passed. Return -1 if there is none."""

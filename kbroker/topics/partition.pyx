@@ -282,6 +282,16 @@ cdef class Partition(Appender):
         return self._log.segments.size_bytes
 
     @property
+    def segments_count(self):
+        """The number of segments of the log."""
+        return len(self._log.segments.all)
+
+    @property
+    def first_open_producer(self):
+        """The ProducerEntry of the earliest open transaction, or None if no transaction is open."""
+        return self._log.producer_state.unstable.first_producer
+
+    @property
     def max_message_bytes(self):
         """The largest batch, in bytes, that the topic accepts (`max.message.bytes`)."""
         return self._log.config.max_message_bytes

@@ -5,6 +5,7 @@ Each operation compares the request with the row in force, appends the next row,
 to the completion, and raises none.
 """
 import logging
+from heapq import nsmallest
 
 from libc.stdint cimport int16_t, int64_t
 
@@ -16,9 +17,9 @@ from kbroker.transaction.checks cimport (
 )
 from kbroker.transaction.end_transaction cimport Ending, TransactionEnder
 from kbroker.transaction.state cimport (
-    EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_EMPTY,
-    STATUS_ONGOING, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow, is_idle, is_prepared,
-    set_of,
+    EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, NEVER_TIMES_OUT_MS, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP,
+    STATUS_EMPTY, STATUS_ONGOING, STATUS_PREPARE_EPOCH_FENCE, PartitionSet, TransactionMetadata, TransactionRow,
+    is_idle, is_prepared, set_of,
 )
 from kbroker.transaction.store cimport StatePartition, TransactionStore
 
@@ -464,6 +465,40 @@ cdef class TransactionCoordinator:
         return {ending.metadata.transactional_id: [partition for partition, is_marked
                                                    in zip(ending.partitions, ending.is_marked) if not is_marked]
                 for ending in self.ender.marking}
+
+    def oldest_open(self, Py_ssize_t most):
+        """Return, as long work, (start in ms of the wall clock, transactional.id) of the `most` transactions that have
+        been open for the longest time, in ascending order.
+
+        A transaction is open until each of its partitions has the marker.
+        """
+        cdef StatePartition owned
+        cdef TransactionMetadata metadata
+        cdef list found = []
+        for owned in self.store.loaded():
+            for metadata in list(owned.open.values()):
+                # An abort with nothing to abort has no start.
+                if metadata.current.fields.start_timestamp_ms != NO_TIMESTAMP:
+                    found.append((metadata.current.fields.start_timestamp_ms, metadata.transactional_id))
+                if len(found) >= IDS_AT_ONCE + most:
+                    found = nsmallest(most, found)
+                    yield
+        return nsmallest(most, found)
+
+    def names_of_producers(self, set producer_ids not None):
+        """Return, as long work, {producer id: transactional.id} of the open transactions of these producers."""
+        cdef StatePartition owned
+        cdef TransactionMetadata metadata
+        cdef Py_ssize_t looked_at = 0
+        cdef dict found = {}
+        for owned in self.store.loaded():
+            for metadata in list(owned.open.values()):
+                if metadata.current.fields.producer_id in producer_ids:
+                    found[metadata.current.fields.producer_id] = metadata.transactional_id
+                looked_at += 1
+                if looked_at % IDS_AT_ONCE == 0:
+                    yield
+        return found
 
     # -- time ----------------------------------------------------------------------------------------------------
 

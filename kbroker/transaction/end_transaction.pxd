@@ -21,6 +21,8 @@ cdef class TransactionEnder:
     cdef set marking                # every Ending whose markers are not all durable
     cdef dict found                 # a cache: Partition by (topic, partition)
     cdef object failed_markers
+    cdef readonly int64_t timed_out     # transactions that the broker has aborted, because they were open for too long
+    cdef readonly int64_t fenced        # transactions that were aborted because a client has initialised their id
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
                   int client_transaction_version, object connection, Completion done)

@@ -14,6 +14,10 @@ ADD_RETRY_BACKOFF_MS: int
 MARKERS_AT_ONCE: int
 
 class TransactionEnder:
+    @property
+    def timed_out(self) -> int: ...
+    @property
+    def fenced(self) -> int: ...
     def __init__(self, store: TransactionStore, clock: Clock, long_work: LongWork, topics: TopicRegistry,
                  producer_ids: ProducerIds, *, transaction_version: int) -> None: ...
     def end_txn(self, transactional_id: str | None, producer_id: int, producer_epoch: int, committed: bool,

@@ -118,6 +118,10 @@ cdef class TransactionEnder:
         except KafkaError as error:
             metadata.abandon()
             return 0 if done is None else done.complete(error, 0, None)
+        if done is None:
+            self.timed_out += 1
+        else:
+            self.fenced += 1
         ending = self.ending(owned, metadata, done)
         ending.is_unstored_fence = self.transaction_version < EPOCH_BUMPS_FROM
         return ending.append_prepare()

@@ -6,7 +6,7 @@ from kbroker.base.clock cimport Clock, Timer, Timers
 from kbroker.base.completion cimport Completion
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.stale_requests cimport StaleRequests
-from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
+from kbroker.transaction.state cimport STATUSES, PartitionSet, TransactionMetadata, TransactionRow
 
 
 @cython.final
@@ -68,6 +68,8 @@ cdef class TransactionStore:
     cdef public int64_t most_id_bytes
     cdef readonly StaleRequests stale_requests
     cdef dict sealed                # the last epoch of a kept transaction's batches, by its producer id
+    cdef int64_t steps[STATUSES][STATUSES]  # how often a row of the second state has followed one of the first
+    cdef int64_t dropped[STATUSES]  # the ids by state that were in memory when the store forgot all ids
 
     cdef int count_added(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1
@@ -76,6 +78,8 @@ cdef class TransactionStore:
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1
 
+    cdef int64_t count_steps(self, int before, int after) noexcept
+    cdef int64_t count_in(self, int state) noexcept
     cpdef StatePartition owner(self, str transactional_id)
     cdef int seal(self, TransactionRow kept) except -1
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1

@@ -23,8 +23,9 @@ from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.row_encoder cimport put_value, topics_of, value_room
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
-    NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, PartitionSet,
-    TransactionMetadata, TransactionRow, is_idle, is_prepared,
+    NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, STATUS_DEAD, STATUS_EMPTY,
+    STATUS_ONGOING, STATUS_PREPARE_ABORT, STATUS_PREPARE_COMMIT, STATUSES, PartitionSet, TransactionMetadata,
+    TransactionRow, is_idle, is_prepared,
 )
 from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigzag
 
@@ -35,6 +36,7 @@ from kbroker.record.batch import encode_batch
 from kbroker.topics.partition import APPEND_ERRORS
 from kbroker.transaction import state_log
 from kbroker.transaction.row_encoder import encode_key
+from kbroker.transaction.state import STORED, TransactionState
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +148,8 @@ cdef class TransactionStore:
         Held Complete rows are forgotten, too. If the log works, the caller must call `append_held` first.
         """
         cdef StatePartition owned
+        for state in STORED:
+            self.dropped[<int>state] += self.count_in(state)
         for owned in self._owned:
             owned.is_lost = True
             owned.held.clear()
@@ -172,6 +176,44 @@ cdef class TransactionStore:
     @property
     def kept_count(self):
         return len(self.sealed)
+
+    # -- counts: a new id comes from the state DEAD, and a forgotten one goes there ---------------------------------
+
+    @property
+    def begun(self):
+        """The number of transactions that have begun since the start of the broker."""
+        return sum([self.count_steps(idle, STATUS_ONGOING)
+                    for idle in (STATUS_EMPTY, STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)])
+
+    @property
+    def committed(self):
+        """The number of transactions that the broker has durably decided to commit since its start."""
+        return self.count_steps(STATUS_ONGOING, STATUS_PREPARE_COMMIT)
+
+    @property
+    def aborted(self):
+        """The number of transactions that the broker has durably decided to abort since its start."""
+        return self.count_steps(STATUS_ONGOING, STATUS_PREPARE_ABORT)
+
+    @property
+    def counts_by_state(self):
+        """Maps each state that a row in the log may have to the number of transactional ids in it."""
+        return {state: self.count_in(state) for state in TransactionState if state in STORED}
+
+    @property
+    def open_count(self):
+        """The number of transactions that have begun or are decided, and are not complete."""
+        return sum([len(owned.open) for owned in self._owned])
+
+    cdef int64_t count_steps(self, int before, int after) noexcept:
+        return self.steps[before][after]
+
+    cdef int64_t count_in(self, int state) noexcept:
+        cdef int64_t count = -self.dropped[state]
+        cdef int other
+        for other in range(<int>STATUSES):
+            count += self.steps[other][state] - self.steps[state][other]
+        return count
 
     def loaded(self):
         return [owned for owned in self._owned if not owned.is_loading]
@@ -245,8 +287,10 @@ cdef class TransactionStore:
         If it is a Prepare row, make the Complete row pending in the same call, so that no other step of the id comes
         between them.
         """
-        cdef bint was_idle = is_idle(metadata.current.fields.state)
+        cdef int before = metadata.current.fields.state
+        cdef bint was_idle = is_idle(before)
         metadata.adopt()
+        self.steps[before][metadata.current.fields.state] += 1
         if is_prepared(metadata.current.fields.state):
             metadata.prepare_complete(self._clock.wall_ms())
         if metadata.open_bytes != metadata.current.partition_set.held_bytes:
@@ -260,6 +304,7 @@ cdef class TransactionStore:
 
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1:
         owned.transactions[metadata.transactional_id] = metadata
+        self.steps[<int>STATUS_DEAD][metadata.current.fields.state] += 1
         if not is_idle(metadata.current.fields.state):
             owned.open[metadata.transactional_id] = metadata
         self.id_bytes += memory_of_id(metadata.transactional_id)
@@ -270,6 +315,7 @@ cdef class TransactionStore:
         self.stale_requests.forget_producer(metadata.current.fields.producer_id)
         if not owned.is_lost:
             self.id_bytes -= memory_of_id(metadata.transactional_id) + metadata.open_bytes
+            self.steps[metadata.current.fields.state][<int>STATUS_DEAD] += 1
         return 0
 
     cdef int seal(self, TransactionRow kept) except -1:
