@@ -19,7 +19,7 @@ LAYERS = [
     {'client', 'metadata', 'network'},
     {'topics'},
     {'group', 'transaction'},
-    {'apis'},
+    {'apis', 'page'},
     {'http', 'metrics'},
     {'daemon'},
     {'__main__'},
@@ -30,7 +30,8 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
-ONLY_FOR = {'network': {'daemon', 'http'}, 'client': set(), 'http': {'daemon'}, 'metrics': {'daemon'}}
+ONLY_FOR = {'network': {'daemon', 'http'}, 'client': set(),
+            'http': {'daemon'}, 'metrics': {'daemon'}, 'page': {'daemon'}}
 
 TOOL_LAYERS = [
     {'base'},
