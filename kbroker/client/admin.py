@@ -33,6 +33,7 @@ from kbroker.client.description_rows import (
     config_of,
     consumer_group_of,
     group_listing_of,
+    log_directory_of,
     mechanism_code,
     producer_of,
     scram_credential_of,
@@ -46,6 +47,7 @@ from kbroker.client.descriptions import (
     ConfigEntry,
     GroupInfo,
     GroupListing,
+    LogDirectory,
     ProducerInfo,
     ScramCredentialInfo,
     ShareOffset,
@@ -341,10 +343,20 @@ class Admin(AdminRequests):
 
     def list_log_directories(self) -> list[str]:
         """Return the paths of the log directories of all brokers. The paths are valid on the brokers' machines."""
+        return [directory.path for directory in self.describe_log_dirs(())]
+
+    def describe_log_dirs(self, partitions: Collection[TopicPartition] | None = None,
+                          broker_ids: Collection[int] | None = None) -> list[LogDirectory]:
+        """Return the log directories of all brokers, or of `broker_ids`. They have the sizes of all partitions, or only
+        of `partitions` (KIP-113).
+        """
+        request = messages.DescribeLogDirsRequest
+        rows = None if partitions is None else [request.DescribableLogDirTopic(topic=topic, partitions=indexes)
+                                                for topic, indexes in indexes_by_topic(partitions).items()]
         found = []
-        for node_id, answer in self._ask_all(messages.DescribeLogDirsRequest(topics=[]), 'listing directories', 1):
-            check(answer.error_code, f'listing directories of broker {node_id}')
-            found += [row.log_dir for row in answer.results]
+        for node_id, answer in self._ask_all(request(topics=rows), 'describing log directories', 1, broker_ids):
+            check(answer.error_code, f'describing the log directories of broker {node_id}')
+            found += [log_directory_of(node_id, row) for row in answer.results]
         return found
 
     # ---- access control

@@ -125,8 +125,9 @@ class AdminRequests:
             return answer
         return self._retrying(ask, f'{what} of group {group_id!r}')
 
-    def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
-        """Send the request to all brokers. Return (broker id, answer) for each, sorted by id."""
+    def _ask_all(self, request: Any, what: str, min_version: int,
+                 broker_ids: Collection[int] | None = None) -> list[tuple[int, Any]]:
+        """Send the request to all brokers, or to `broker_ids`. Return (broker id, answer) for each, sorted by id."""
         if not self.cluster.nodes:
             self._retrying(lambda: self.cluster.refresh(()), what)
 
@@ -135,7 +136,7 @@ class AdminRequests:
             raise_transient(answer, f'{what} of broker {node_id}')
             return answer
         return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
-                for node_id in sorted(self.cluster.nodes)]
+                for node_id in sorted(self.cluster.nodes if broker_ids is None else broker_ids)]
 
     def _ask_leaders(self, partitions: Iterable[TopicPartition], ask: Any, what: str,
                      broker_id: int | None = None) -> dict[TopicPartition, Any]:

@@ -11,7 +11,9 @@ from kbroker.client.descriptions import (
     GroupInfo,
     GroupListing,
     GroupMemberInfo,
+    LogDirectory,
     ProducerInfo,
+    ReplicaSize,
     ScramCredentialInfo,
     ShareOffset,
     StreamsGroupInfo,
@@ -22,6 +24,7 @@ from kbroker.client.descriptions import (
     TransactionInfo,
     TransactionListing,
 )
+from kbroker.client.errors import known_code
 from kbroker.protocol.consumer_protocol import assigned_partitions
 from kbroker.security.scram_credential import MECHANISM_CODES
 
@@ -52,6 +55,14 @@ def mechanism_code(name: str) -> int:
     if name not in MECHANISM_CODES:
         raise ValueError(f'found mechanism {name!r}, expected one of {", ".join(MECHANISM_CODES)}')
     return MECHANISM_CODES[name]
+
+
+def log_directory_of(node_id: int, row: Any) -> LogDirectory:
+    return LogDirectory(
+        node_id, row.log_dir, known_code(row.error_code).name if row.error_code else None,
+        tuple(ReplicaSize(topic.name, part.partition_index, part.partition_size, part.offset_lag, part.is_future_key)
+              for topic in row.topics for part in topic.partitions),
+        _unless_negative(row.total_bytes), _unless_negative(row.usable_bytes))
 
 
 def producer_of(row: Any) -> ProducerInfo:

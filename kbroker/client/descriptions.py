@@ -44,6 +44,35 @@ class ScramCredentialInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """The size of a replica of a partition in a log directory (KIP-113)."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    """The sum of the sizes of the replica's segments."""
+    offset_lag: int
+    """The number of offsets that the replica is behind. A future replica is compared with the current one."""
+    is_future: bool
+    """True while the replica is being moved to this log directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory of a broker, with the sizes of its replicas (DescribeLogDirs, KIP-113)."""
+
+    broker_id: int
+    path: str
+    """The path on the broker's machine."""
+    error: str | None
+    """The name of the error code if the broker cannot use the directory, such as KAFKA_STORAGE_ERROR."""
+    replicas: tuple[ReplicaSize, ...]
+    total_bytes: int | None
+    """The size of the file system; None if the broker is older than Kafka 3.3."""
+    usable_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerInfo:
     """The state that a partition has stored for one producer id (DescribeProducers, KIP-664)."""
 
