@@ -19,6 +19,19 @@ EXAMPLES: dict[str, list[Example]] = {
          "printf 'a:1\\nb:2\\na:3\\n' | kbroker-produce --bootstrap-server localhost:9092 --topic orders \\\n"
          '    --property parse.key=true --property key.separator=: --transactional-id loader --commit-every 2'),
     ],
+    'kbroker-log-dirs': [
+        ('Show the largest partitions of a broker, and the free space of its disk:',
+         'kbroker-log-dirs --bootstrap-server localhost:9092'),
+        ('Print the size of a topic in the log directory of a stopped broker as JSON:',
+         'kbroker-log-dirs --data-dir /var/lib/kbroker --topic-list orders --json'),
+    ],
+    'kbroker-get-offsets': [
+        ('Print the end of each partition of a topic, and where read_committed consumers stop:',
+         'kbroker-get-offsets --bootstrap-server localhost:9092 --topic orders\n'
+         'kbroker-get-offsets --bootstrap-server localhost:9092 --topic orders --all'),
+        ('Print the first offset written since a time:',
+         'kbroker-get-offsets --bootstrap-server localhost:9092 --topic-partitions orders:0 --time 1700000000000'),
+    ],
     'kbroker-consume': [
         ('Read committed records as a member of a group:',
          'kbroker-consume --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 3 \\\n'
@@ -123,6 +136,11 @@ EXAMPLES: dict[str, list[Example]] = {
     'kbroker-ingest': [
         ('Write the records committed since the last run to Parquet files, by day:',
          'kbroker-ingest --topics orders --from localhost:9092 --to lake --state lake-state --partition-by topic,date'),
+    ],
+    'kbroker-delete-records': [
+        ('Delete all records of a partition, first as a dry run:',
+         'kbroker-delete-records --bootstrap-server localhost:9092 --topic-partition orders:0:latest --dry-run\n'
+         'kbroker-delete-records --bootstrap-server localhost:9092 --topic-partition orders:0:latest'),
     ],
     'kbroker': [
         ('Write all settings with their defaults and descriptions to a file, and check it:',

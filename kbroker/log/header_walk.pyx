@@ -3,6 +3,7 @@
 A walk ends at `end`, or before the first bytes that are not a whole batch. The caller decides whether these bytes are
 an unfinished write, a torn tail or damage.
 """
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
 from kbroker.base.errors import CorruptLogError
@@ -10,7 +11,8 @@ from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_ba
 from kbroker.log.fs.file cimport File
 from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.record.batch import CorruptBatchError
-from kbroker.record.batch cimport CONTROL_BIT, NO_MARKER, Marker, batch_last_offset, batch_size_bytes, read_marker
+from kbroker.record.batch cimport (
+    CONTROL_BIT, HEADER_READ, NO_MARKER, Marker, batch_last_offset, batch_size_bytes, header_of, read_marker)
 
 
 cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
@@ -69,3 +71,18 @@ def find_sound_batch(File file not None, int64_t position, int64_t end) -> int:
     byte.
     """
     return find_batch(file, position, end)
+
+
+def read_headers(File file not None, int64_t position, int64_t end, int64_t whole_below):
+    """Yield (header, batch) of each batch between `position` and `end`. `batch` is None, except for markers and for
+    batches with a base offset below `whole_below`. Raise CorruptLogError at the first bytes that are not a batch.
+    """
+    cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
+    while walk.next():
+        batch = None
+        if walk.fields.attributes & CONTROL_BIT or walk.fields.base_offset < whole_below:
+            batch = memoryview(PyBytes_FromStringAndSize(<const char *>walk.data(), batch_size_bytes(&walk.fields)))
+        yield header_of(&walk.fields), batch
+    if walk.fault != HEADER_READ:
+        raise CorruptLogError(f'{walk.file.path}: found no batch at {walk.position}, '
+                              f'expected one before the end at {walk.end}')

@@ -16,13 +16,14 @@ from kbroker.base.errors import CorruptLogError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.formats import OFFSET_ENTRY
 from kbroker.log.fs import File, FileSystem
-from kbroker.log.header_walk import find_end, replay_headers, seek_batch
+from kbroker.log.header_walk import find_end, read_headers, replay_headers, seek_batch
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from kbroker.log.swap import SWAP_SUFFIX, SegmentFileName, parse_file_name
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, read_header
 
 T = TypeVar('T')
+Bytes = TypeVar('Bytes', memoryview, memoryview | None)
 
 LAST_OFFSET = (1 << 63) - 1
 ATTEMPTS = 20
@@ -131,6 +132,11 @@ class PartitionReader:
         """Return the base offset of the first segment, 0 if there is none. The log start offset may be higher."""
         return next(iter(self.base_offsets()), 0)
 
+    def size_bytes(self) -> int:
+        """Return the sum of the sizes of the `.log` files."""
+        return self._attempt(lambda: sum(SegmentReader(self._fs, self.directory, base).size_bytes
+                                         for base in self.base_offsets()))
+
     def end_offset(self) -> int:
         """Return the offset that the next appended record gets."""
         return self._attempt(lambda: self._last_segment_end(self.base_offsets()))
@@ -139,6 +145,21 @@ class PartitionReader:
         """Yield every batch that overlaps [`start_offset`, `end_offset`). If `end_offset` is None, read to the end of
         the log, including batches that are appended during the iteration.
         """
+        return self._walk(read_batches, start_offset, end_offset)
+
+    def headers(self, start_offset: int = 0,
+                end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+        """Yield the headers of the same batches as `batches`, with None instead of the bytes of a batch. Only markers,
+        and batches that begin below `start_offset`, come with their bytes.
+        """
+        def walk(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+            return read_headers(file, position, end, start_offset)
+
+        return self._walk(walk, start_offset, end_offset)
+
+    def _walk(self, read: Callable[[File, int, int], Iterable[tuple[BatchHeader, Bytes]]], start_offset: int,
+              end_offset: int | None) -> Iterator[tuple[BatchHeader, Bytes]]:
+        """Yield what `read` yields for each segment, within the offsets that `batches` describes."""
         offset, attempts = start_offset, 0
         while True:
             bases = self.base_offsets()
@@ -149,7 +170,7 @@ class PartitionReader:
                     if end_offset is not None and offset >= end_offset:
                         return
                     segment = SegmentReader(self._fs, self.directory, base_offset)
-                    walk = read_batches(segment.file, segment.position_of(offset), segment.size_bytes)
+                    walk = read(segment.file, segment.position_of(offset), segment.size_bytes)
                     try:
                         for header, batch in walk:
                             if end_offset is not None and header.base_offset >= end_offset:

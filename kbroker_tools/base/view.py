@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import (
     GroupInfo,
+    LogDirectory,
     ProducerInfo,
     ShareOffset,
     StreamsGroupInfo,
@@ -73,6 +74,13 @@ class Unreadable(NamedTuple):
         return None if self.command is None else f'{self.where}{": " if self.where else ""}{self.command}'
 
 
+def check_brokers(existing: Collection[int], wanted: Collection[int]) -> None:
+    """Raise ValueError if a broker of `wanted` is not one of `existing`."""
+    if missing := sorted(set(wanted) - set(existing)):
+        raise ValueError(f'found no broker {", ".join(map(str, missing))}; the brokers are '
+                         f'{", ".join(map(str, sorted(existing)))}')
+
+
 class View(Protocol):
     """A source of cluster state: a broker or a log directory. Methods raise KafkaError and OSError. If a partition is
     missing, the error is KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
@@ -97,6 +105,11 @@ class View(Protocol):
 
         One call can check many partitions.
         """
+
+    def log_directories(self, partitions: Collection[TopicPartition] | None = None,
+                        broker_ids: Collection[int] | None = None) -> list[LogDirectory]:
+        """Return the log directories of all brokers, or of `broker_ids`, with the sizes of all partitions, or of
+        `partitions`. Raise ValueError if a broker does not exist."""
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 
@@ -130,5 +143,10 @@ class View(Protocol):
         The default end is the end of the log. A `start_offset` below the log start is raised to it. A batch's
         memoryview is valid until the next batch is requested.
         """
+
+    def batch_headers(self, topic: str, partition: int, start_offset: int = 0,
+                      end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+        """Yield the headers of the same batches as `batches`. None may stand for the bytes of a batch, except for
+        markers and for a batch that begins below `start_offset`."""
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from kbroker.base.lean_dataclasses import replace
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import (
     GroupInfo,
+    LogDirectory,
     ProducerInfo,
+    ReplicaSize,
     ShareOffset,
     StreamsGroupInfo,
     TransactionInfo,
@@ -34,7 +37,14 @@ from kbroker.log.partition_metadata import NO_TOPIC_ID, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, are_of_a_partition
 from kbroker.record.batch import BatchHeader
 from kbroker_tools.base.render import shell_word
-from kbroker_tools.base.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo, Unreadable
+from kbroker_tools.base.view import (
+    GroupOffset,
+    PartitionInfo,
+    PartitionOffsets,
+    TopicInfo,
+    Unreadable,
+    check_brokers,
+)
 
 if TYPE_CHECKING:
     from kbroker.group.share.rows import ShareState
@@ -255,6 +265,32 @@ class DirectoryView:
         except (LogDirectoryError, OSError):
             return UNKNOWN_BROKER
 
+    def log_directories(self, partitions: Collection[TopicPartition] | None = None,
+                        broker_ids: Collection[int] | None = None) -> list[LogDirectory]:
+        """Return this directory, with the sizes of the partitions in it. A future replica is in it during a move from
+        another log directory."""
+        if broker_ids is not None:
+            check_brokers([self._node_id], broker_ids)
+        sizes = []
+        for topic, partition, path, is_future in sorted(self._replica_directories()):
+            if partitions is not None and (topic, partition) not in partitions:
+                continue
+            with suppress(FileNotFoundError):   # a running broker deleted the partition after it was listed
+                sizes.append(ReplicaSize(topic, partition, PartitionReader(self._fs, path).size_bytes(), 0, is_future))
+        return [LogDirectory(self._node_id, self._root, None, tuple(sizes), self._fs.total_bytes(self._root),
+                             self._fs.free_bytes(self._root))]
+
+    def _replica_directories(self) -> Iterator[tuple[str, int, str, bool]]:
+        """Yield (topic, partition, path, whether it is a future replica) of each replica in the directory."""
+        for (topic, partition), path in self._partition_directories().items():
+            yield topic, partition, path, False
+        if self._only is not None:
+            return
+        for name in self._fs.listdir(self._root):
+            parsed = parse_directory_name(name)
+            if parsed is not None and parsed.state == 'future':
+                yield parsed.topic, parsed.partition, os.path.join(self._root, name), True
+
     # ---- one partition ----
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
@@ -322,6 +358,11 @@ class DirectoryView:
         reader = self._reader(topic, partition)
         start = max(start_offset, self._log_start(topic, partition, reader))
         return reader.batches(start, end_offset)
+
+    def batch_headers(self, topic: str, partition: int, start_offset: int = 0,
+                      end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+        reader = self._reader(topic, partition)
+        return reader.headers(max(start_offset, self._log_start(topic, partition, reader)), end_offset)
 
     def _reader(self, topic: str, partition: int) -> PartitionReader:
         return PartitionReader(self._fs, self._path(topic, partition))

@@ -13,6 +13,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.descriptions import (
     GroupInfo,
+    LogDirectory,
     ProducerInfo,
     ShareOffset,
     StreamsGroupInfo,
@@ -23,7 +24,14 @@ from kbroker.client.errors import ClientError, PartitionOffline
 from kbroker.protocol.messages import DescribeLogDirsRequest, DescribeProducersRequest
 from kbroker.record.batch import BatchHeader
 from kbroker_tools.base.render import shell_word
-from kbroker_tools.base.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo, Unreadable
+from kbroker_tools.base.view import (
+    GroupOffset,
+    PartitionInfo,
+    PartitionOffsets,
+    TopicInfo,
+    Unreadable,
+    check_brokers,
+)
 
 DEAD = 'Dead'
 MOST_REASONS = 20
@@ -69,6 +77,13 @@ class LiveView:
         found = self.cluster.retrying(lambda: self.cluster.leaderless(partitions), 'finding leaders')
         return reasons_of(self.cluster, found)
 
+    def log_directories(self, partitions: Collection[TopicPartition] | None = None,
+                        broker_ids: Collection[int] | None = None) -> list[LogDirectory]:
+        if broker_ids is not None:
+            self.cluster.retrying(lambda: self.cluster.refresh(()), 'listing brokers')
+            check_brokers(self.cluster.nodes, broker_ids)
+        return self.admin.describe_log_dirs(partitions, broker_ids)
+
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """Return the partition's offsets, from three requests. Lower bounds are requested first, so that no offset
         exceeds its upper bound."""
@@ -91,6 +106,11 @@ class LiveView:
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
         from kbroker.client.fetching import fetch_batches
         return fetch_batches(self.cluster, topic, partition, start_offset, end_offset)
+
+    def batch_headers(self, topic: str, partition: int, start_offset: int = 0,
+                      end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+        """Yield the headers with the whole batches: Kafka's protocol has no request for headers alone."""
+        return self.batches(topic, partition, start_offset, end_offset)
 
     # ---- transactions
 

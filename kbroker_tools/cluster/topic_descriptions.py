@@ -1,11 +1,12 @@
 """Descriptions of topics, from brokers or from the metadata log on disk."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import Admin
 from kbroker.client.admin_requests import ResourceType
 from kbroker.client.errors import check
@@ -14,6 +15,7 @@ from kbroker.settings.rows import usual_texts
 from kbroker.settings.table import SETTINGS
 from kbroker.settings.table import TOPIC_SETTINGS as TOPIC_ROWS
 from kbroker_tools.base.java_order import in_java_order, string_hash
+from kbroker_tools.base.view import View
 from kbroker_tools.cluster.directory_view import DirectoryView
 
 DEFAULT_CONFIG = 'DEFAULT_CONFIG'
@@ -45,6 +47,17 @@ class TopicDescription:
     """The settings of the topic, and the broker's settings that apply to all topics. Settings with a default value are
     omitted."""
     min_in_sync_replicas: int
+
+
+def partition_sizes(view: View, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
+    """Return {partition: size in bytes} of the leaders' replicas, or of the replicas in a log directory. A partition
+    whose replica is not found is missing. Raise KafkaError and OSError if a broker cannot be asked."""
+    leaders = {(topic.name, row.partition): row.leader for topic in topics for row in topic.partitions
+               if row.leader_is_available or not view.is_live}
+    found = view.log_directories(leaders.keys(), set(leaders.values()) if view.is_live else None)
+    return {(replica.topic, replica.partition): replica.size_bytes
+            for directory in found for replica in directory.replicas if not replica.is_future
+            and (not view.is_live or leaders.get((replica.topic, replica.partition)) == directory.broker_id)}
 
 
 # ---- live

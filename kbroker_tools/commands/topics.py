@@ -1,18 +1,19 @@
 """kbroker-topics. Its options and its output are those of kafka-topics."""
 from __future__ import annotations
 
-import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.topic_partition import TopicPartition
+from kbroker.base.words import words_for_bytes
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output
+from kbroker_tools.base.topic_pattern import pattern_of
 from kbroker_tools.base.view import Unreadable
 from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
 
@@ -23,7 +24,7 @@ GOES_WITH = {
     'topic_id': ('describe',), 'partitions': ('create', 'alter'), 'replication_factor': ('create',),
     'replica_assignment': ('create', 'alter'), 'config': ('create',), 'if_not_exists': ('create',),
     'if_exists': ('alter', 'delete', 'describe'), 'exclude_internal': ('list', 'describe'),
-    'topics_with_overrides': ('describe',), **{name: ('describe',) for name in DESCRIBE_FILTERS},
+    'topics_with_overrides': ('describe',), 'size': ('describe',), **{name: ('describe',) for name in DESCRIBE_FILTERS},
 }
 PARTITIONS_IN_AN_ANSWER = 2000
 COLLIDING = ("WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could "
@@ -32,6 +33,7 @@ PARTITION_COLUMNS = (
     Column('partition', 'Partition', 'right'), Column('leader', 'Leader', 'right'), Column('replicas', 'Replicas'),
     Column('in_sync_replicas', 'Isr'), Column('eligible_leader_replicas', 'Elr'),
     Column('last_known_eligible_leader_replicas', 'LastKnownElr'))
+SIZE_COLUMN = Column('size', 'Size', 'right')
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -60,6 +62,8 @@ PARTITION_COLUMNS = (
 @click.option('--under-min-isr-partitions', is_flag=True, help='Only partitions with fewer replicas in sync than '
               'min.insync.replicas.')
 @click.option('--at-min-isr-partitions', is_flag=True, help='Only partitions with exactly min.insync.replicas in sync.')
+@click.option('--size', is_flag=True, help="Print the size of each partition's log in bytes, as the last field of its "
+              'line. A terminal and --json show sizes without this option.')
 @click.option('--partition-size-limit-per-response', type=click.IntRange(1), metavar='N',
               default=PARTITIONS_IN_AN_ANSWER, show_default=True, help='The most partitions per request.')
 @cluster_options
@@ -89,15 +93,6 @@ def main(as_json: bool, **options: Any) -> None:
 
 
 # ---- selection
-
-def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a list of regular expressions, as Kafka does. Quotes around the list, and blanks in it, are ignored."""
-    words = text.replace(',', '|').replace(' ', '').lstrip('"\'').rstrip('"\'')
-    try:
-        return re.compile(words)
-    except re.error as error:
-        raise ToolError(f'{text} is not a regular expression: {error}') from None
-
 
 def chosen_topics(view: Any, options: dict[str, Any]) -> list[str]:
     """Return the names of the topics that the options select. Raise ToolError if the options name topics and none of
@@ -148,9 +143,10 @@ def describe(view: Any, output: Output, options: dict[str, Any]) -> None:
     from kbroker_tools.cluster.topic_descriptions import live_descriptions, offline_descriptions
     names = chosen_topics(view, options)
     if view.is_live:
-        topics = live_descriptions(view.admin, names, options['partition_size_limit_per_response'])
+        topics = list(live_descriptions(view.admin, names, options['partition_size_limit_per_response']))
     else:
-        topics = offline_descriptions(view, names)
+        topics = list(offline_descriptions(view, names))
+    sizes = shown_sizes(view, output, topics, options['size'])
     chosen = next((name for name in DESCRIBE_FILTERS if options[name]), None)
     kept_offline = {} if view.is_live else view.kept_offline()
     for topic in topics:
@@ -162,13 +158,45 @@ def describe(view: Any, output: Output, options: dict[str, Any]) -> None:
         if chosen and not partitions:
             continue
         if output.as_json:
-            output.row(_json(topic, partitions, offline))
+            output.row(_json(topic, partitions, offline, sizes or {}))
             continue
         if chosen is None:
-            output.line(headline(topic), style='bold')
+            total = words_for_topic_size(topic, sizes or {}) if output.is_terminal else ''
+            output.line(headline(topic) + total, style='bold')
         if not options['topics_with_overrides']:
-            show_partitions(output, topic, partitions)
+            show_partitions(output, topic, partitions, sizes)
             note_unreadable(output, offline)
+
+
+def shown_sizes(view: Any, output: Output, topics: Collection[Any],
+                is_asked_for: bool) -> dict[TopicPartition, int] | None:
+    """Return the sizes of partitions for the output, or None if it has no sizes. By default, a pipe gets only what
+    kafka-topics prints.
+
+    If sizes were not asked for, print a note instead of raising an error: a user may describe topics without the right
+    to describe log directories.
+    """
+    from kbroker_tools.cluster.topic_descriptions import partition_sizes
+    if not (is_asked_for or output.as_json or output.is_terminal):
+        return None
+    try:
+        return partition_sizes(view, topics)
+    except (KafkaError, OSError) as error:
+        if is_asked_for:
+            raise
+        output.note(f'the sizes of partitions are not known: {error}')
+        return None
+
+
+def words_for_topic_size(topic: Any, sizes: dict[TopicPartition, int]) -> str:
+    known = topic_size(topic, sizes)
+    return '' if known is None else f'\tSize: {words_for_bytes(known)}'
+
+
+def topic_size(topic: Any, sizes: dict[TopicPartition, int]) -> int | None:
+    """Return the size of a topic, the sum of its partitions. Return None if no size is known."""
+    known = [sizes[topic.name, row.partition] for row in topic.partitions if (topic.name, row.partition) in sizes]
+    return sum(known) if known else None
 
 
 def _offline(view: Any, topic: str, partitions: Iterable[Any],
@@ -198,14 +226,20 @@ def headline(topic: Any) -> str:
             f'{len(topic.partitions)}\tReplicationFactor: {factor}\tConfigs: {configs}')
 
 
-def show_partitions(output: Output, topic: Any, partitions: Iterable[Any]) -> None:
+def show_partitions(output: Output, topic: Any, partitions: Iterable[Any],
+                    sizes: dict[TopicPartition, int] | None) -> None:
+    """Print a line for each partition. If sizes are given, they come last: programs that read the output of Kafka's
+    tool may find its fields by their order."""
+    columns = PARTITION_COLUMNS if sizes is None else (*PARTITION_COLUMNS, SIZE_COLUMN)
     rows = [(row.partition, 'none' if row.leader < 0 else row.leader, _ids(row.replicas), _ids(row.in_sync_replicas),
-             _ids(row.eligible_leader_replicas), _ids(row.last_known_eligible_leader_replicas)) for row in partitions]
+             _ids(row.eligible_leader_replicas), _ids(row.last_known_eligible_leader_replicas),
+             *(() if sizes is None else (_size(sizes.get((topic.name, row.partition)), output.is_terminal),)))
+            for row in partitions]
     if output.is_terminal:
-        output.table(PARTITION_COLUMNS, rows)
+        output.table(columns, rows)
         return
     for row in rows:
-        cells = (f'{column.title}: {cell}' for column, cell in zip(PARTITION_COLUMNS, row, strict=True))
+        cells = (f'{column.title}: {cell}' for column, cell in zip(columns, row, strict=True))
         output.line('\t'.join(['', f'Topic: {topic.name}', *cells]))
 
 
@@ -213,14 +247,22 @@ def _ids(brokers: tuple[int, ...] | None) -> str:
     return 'N/A' if brokers is None else ','.join(map(str, brokers))
 
 
-def _json(topic: Any, partitions: Iterable[Any], offline: dict[TopicPartition, Unreadable]) -> dict[str, Any]:
+def _size(size_bytes: int | None, is_terminal: bool) -> str:
+    if size_bytes is None:
+        return 'N/A'
+    return words_for_bytes(size_bytes) if is_terminal else str(size_bytes)
+
+
+def _json(topic: Any, partitions: Iterable[Any], offline: dict[TopicPartition, Unreadable],
+          sizes: dict[TopicPartition, int]) -> dict[str, Any]:
     return {'topic': topic.name, 'topic_id': words_for_topic_id(topic.topic_id), 'is_internal': topic.is_internal,
-            'configs': dict(topic.configs), 'partitions': [{
+            'configs': dict(topic.configs), 'size_bytes': topic_size(topic, sizes), 'partitions': [{
                 'partition': row.partition, 'leader': None if row.leader < 0 else row.leader,
                 'replicas': list(row.replicas), 'in_sync_replicas': list(row.in_sync_replicas),
                 'eligible_leader_replicas': _list(row.eligible_leader_replicas),
                 'last_known_eligible_leader_replicas': _list(row.last_known_eligible_leader_replicas),
                 'offline': None if (found := offline.get((topic.name, row.partition))) is None else found.reason,
+                'size_bytes': sizes.get((topic.name, row.partition)),
             } for row in partitions]}
 
 

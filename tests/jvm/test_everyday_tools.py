@@ -1,5 +1,7 @@
-"""kbroker-topics, kbroker-groups and kbroker-configs do the same as Kafka's tools, on kbroker and on Apache Kafka."""
+"""The commands of every day do the same as Kafka's tools, on kbroker and on Apache Kafka: kbroker-topics, -groups,
+-configs, -get-offsets, -log-dirs and -delete-records."""
 import contextlib
+import json
 import pathlib
 import re
 import time
@@ -16,7 +18,10 @@ from support.runner.command_runner import run_in_process
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': config_command(),
-               'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
+               'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand',
+               'get-offsets': 'org.apache.kafka.tools.GetOffsetShell',
+               'log-dirs': 'org.apache.kafka.tools.LogDirsCommand',
+               'delete-records': 'org.apache.kafka.tools.DeleteRecordsCommand'}
 # Heartbeats are frequent, because members of the consumer protocol get their partitions with the answers.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
 LIMIT_S = 120
@@ -166,6 +171,60 @@ def test_what_is_printed_is_what_kafkas_tools_print(staged):
             if words(offline.stdout) != words(said):
                 different.append(f'{run}\nKafka:\n{kafka.output}\nkbroker of the directory:\n{offline.stdout}')
     assert not different, '\n'.join(different)
+
+
+def test_offsets_and_sizes_are_those_that_kafkas_tools_print(staged):
+    """The directory is compared, too. Apache Kafka preallocates no log files, so the sizes are those of its files."""
+    cases = {'get-offsets': [
+        (), ('--exclude-internal-topics',), ('--topic', 'orders,pay.*'), ('--topic', 'orders', '--partitions', '0,2'),
+        ('--topic-partitions', 'orders:1-,pay.*:-1'), ('--topic-partitions', ':1'),
+        *(('--exclude-internal-topics', '--time', time) for time in (
+            'latest', '-1', 'earliest', '-2', 'max-timestamp', '-3', 'earliest-local', '-4', 'latest-tiered', '-5', '0',
+            '9999999999999'))]}
+    for run, kafka, ours in both(staged.address, cases):
+        assert (kafka.code, ours.returncode) == (0, 0), (run, kafka.errors, ours.stderr)
+        offline = run_in_process('get-offsets', '--data-dir', staged.directory, *run[1])
+        assert lines(ours.stdout) == lines(kafka.output) == lines(offline.stdout), run
+    cases = {'log-dirs': [('--describe',), ('--describe', '--topic-list', 'orders,payments'),
+                          ('--describe', '--broker-list', '1')]}
+    for run, kafka, ours in both(staged.address, cases):
+        offline = run_in_process('log-dirs', '--data-dir', staged.directory, *run[1])
+        assert directories(ours.stdout) == directories(kafka.output) == directories(offline.stdout), run
+
+
+def directories(text):
+    """Return the two lines of text and the document of kafka-log-dirs, with sorted partitions."""
+    *said, document = text.splitlines()
+    found = json.loads(document)
+    for directory in found['brokers'][0]['logDirs']:
+        directory['partitions'].sort(key=str)
+    return said, found
+
+
+def test_records_are_deleted_as_kafkas_tool_deletes_them(staged, tmp_path):
+    """Each tool deletes from a topic of its own."""
+    admin = AdminClient({'bootstrap.servers': staged.address})
+    for made in admin.create_topics([NewTopic('they-deleted', 2), NewTopic('them-deleted', 2)]).values():
+        made.result()
+    await_shown_metadata(staged.address)
+    producer = Producer({'bootstrap.servers': staged.address})
+    for topic in ('they-deleted', 'them-deleted'):
+        for number in range(6):
+            producer.produce(topic, f'{number}', partition=number % 2)
+    producer.flush()
+    said = {}
+    for who, run_tool in (('they', run_kafkas), ('them', run_ours)):
+        file = tmp_path / f'{who}.json'
+        file.write_text(json.dumps({'version': 1, 'partitions': [
+            {'topic': f'{who}-deleted', 'partition': 0, 'offset': 2},
+            {'topic': f'{who}-deleted', 'partition': 1, 'offset': -1}]}))
+        done, = run_tool(staged.address, [('delete-records', ('--offset-json-file', str(file)))])
+        said[who] = done.output if who == 'they' else done.stdout
+    assert lines(said['them'].replace('them', 'they')) == lines(said['they'])
+    found, = run_kafkas(staged.address, [('get-offsets', ('--topic', '.*-deleted', '--time', '-2'))])
+    assert lines(found.output) == ['them-deleted:0:2', 'them-deleted:1:3', 'they-deleted:0:2', 'they-deleted:1:3']
+    admin.delete_topics(['they-deleted', 'them-deleted'])
+    await_shown_metadata(staged.address)
 
 
 def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):

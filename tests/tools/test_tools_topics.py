@@ -9,8 +9,9 @@ from support.runner.command_runner import run_command
 
 from kbroker.protocol.messages import CreateTopicsRequest
 from kbroker_tools.base.java_order import in_java_order, string_hash
+from kbroker_tools.base.topic_pattern import pattern_of
 from kbroker_tools.cluster.topic_descriptions import PartitionDescription, TopicDescription
-from kbroker_tools.commands.topics import FILTERS, headline, main, parse_assignment, pattern_of
+from kbroker_tools.commands.topics import FILTERS, headline, main, parse_assignment
 
 
 def create(broker, name, partitions=1, **configs):
