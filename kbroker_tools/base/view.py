@@ -113,6 +113,9 @@ class View(Protocol):
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 
+    def partition_offsets_of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        """Return the offsets of many partitions, for few requests."""
+
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]: ...
 
     def transactions(self) -> list[TransactionListing]: ...

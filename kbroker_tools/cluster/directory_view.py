@@ -317,6 +317,9 @@ class DirectoryView:
         stable = high_watermark if first_unstable is None else min(high_watermark, max(start, first_unstable))
         return PartitionOffsets(start, high_watermark, stable)
 
+    def partition_offsets_of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        return {at: self.partition_offsets(*at) for at in partitions}
+
     def _log_start(self, topic: str, partition: int, reader: PartitionReader) -> int:
         return max(reader.start_offset(), self._checkpoint(LOG_START_OFFSET_FILE).get((topic, partition), 0))
 

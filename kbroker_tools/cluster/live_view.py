@@ -85,13 +85,15 @@ class LiveView:
         return self.admin.describe_log_dirs(partitions, broker_ids)
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """Return the partition's offsets, from three requests. Lower bounds are requested first, so that no offset
-        exceeds its upper bound."""
-        at = (topic, partition)
-        start = self.admin.list_offsets({at: EARLIEST})[at].offset
-        last_stable = self.admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
-        high_watermark = self.admin.list_offsets({at: LATEST})[at].offset
-        return PartitionOffsets(start, high_watermark, last_stable)
+        return self.partition_offsets_of([(topic, partition)])[topic, partition]
+
+    def partition_offsets_of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        """Return the partitions' offsets, from three requests to each leader. Lower bounds are requested first, so that
+        no offset exceeds its upper bound."""
+        starts = self.admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        stable = self.admin.list_offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_COMMITTED)
+        ends = self.admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        return {at: PartitionOffsets(starts[at].offset, ends[at].offset, stable[at].offset) for at in partitions}
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         return self.producers_of([(topic, partition)])[topic, partition]

@@ -119,7 +119,7 @@ def checked_ends(view: Any, offsets: Mapping[TopicPartition, int]) -> dict[Topic
     if not faults:
         faults = refusals_of_topics(view, {topic for topic, _ in offsets}, topics)
     if not faults:
-        ends = ends_of(view, offsets)
+        ends: dict[TopicPartition, PartitionOffsets] = view.partition_offsets_of(sorted(offsets))
         faults = [f'{topic}-{partition}: found offset {offsets[topic, partition]}, expected at most the end of the log '
                   f'at {found.high_watermark}, or {LATEST} for the end' for (topic, partition), found in ends.items()
                   if offsets[topic, partition] != LATEST and not 0 <= offsets[topic, partition] <= found.high_watermark]
@@ -138,12 +138,6 @@ def refusals_of_topics(view: Any, names: Collection[str], topics: Mapping[str, T
     return ([f'{name} is an internal topic' for name in internal]
             + [f'{name} has {"=".join(ONLY_COMPACTED)}: its records are current values, not a history'
                for name in compacted if name not in internal])
-
-
-def ends_of(view: Any, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-    starts = view.admin.list_offsets(dict.fromkeys(partitions, 'earliest'))
-    ends = view.admin.list_offsets(dict.fromkeys(partitions, 'latest'))
-    return {at: PartitionOffsets(starts[at].offset, ends[at].offset, ends[at].offset) for at in sorted(partitions)}
 
 
 # ---- deleting

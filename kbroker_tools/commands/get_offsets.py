@@ -171,16 +171,9 @@ def offset_in_directory(view: Any, at: TopicPartition, wanted: Any) -> ListedOff
 
 
 def ends_of(view: Any, partitions: Sequence[TopicPartition]) -> Iterator[tuple[Any, ...]]:
-    """Yield the row of COLUMNS_OF_ALL for each partition. Lower bounds are requested first, so that no offset exceeds
-    its upper bound."""
-    if not view.is_live:
-        for at in partitions:
-            ends = view.partition_offsets(*at)
-            yield *at, ends.log_start_offset, ends.last_stable_offset, ends.high_watermark
-        return
-    found = [offsets_of(view, partitions, wanted) for wanted in (EARLIEST, LAST_STABLE, LATEST)]
-    for at in partitions:
-        yield *at, *(offsets[at].offset for offsets in found)
+    """Yield the row of COLUMNS_OF_ALL for each partition."""
+    for at, ends in view.partition_offsets_of(partitions).items():
+        yield *at, ends.log_start_offset, ends.last_stable_offset, ends.high_watermark
 
 
 # ---- output

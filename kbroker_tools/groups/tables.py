@@ -14,7 +14,7 @@ from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Column, Output, shell_word
 from kbroker_tools.base.view import GroupOffset, PartitionOffsets, View
 from kbroker_tools.cluster.opening import command_here, note_incomplete, note_unreadable
-from kbroker_tools.groups.lag import count_records_left
+from kbroker_tools.cluster.record_counts import count_records
 
 MISSING = '-'
 STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
@@ -271,7 +271,7 @@ def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:
 HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), cell('UNDECIDED'), cell('HELD-BY', None))
 
 
-def log_offsets(view: Any, partitions: list[TopicPartition],
+def log_offsets(view: View, partitions: list[TopicPartition],
                 output: Output) -> dict[TopicPartition, PartitionOffsets]:
     """Return the log offsets of the partitions that exist. A group may also have offsets in deleted topics.
 
@@ -282,14 +282,7 @@ def log_offsets(view: Any, partitions: list[TopicPartition],
              if topic in topics and any(row.partition == partition for row in topics[topic].partitions)]
     unreadable = view.unreadable(there)
     note_unreadable(output, unreadable)
-    there = [at for at in there if at not in unreadable]
-    if not view.is_live:
-        return {at: view.partition_offsets(*at) for at in there}
-    from kbroker.client.admin import EARLIEST, LATEST, IsolationLevel
-    starts = view.admin.list_offsets(dict.fromkeys(there, EARLIEST))
-    stable = view.admin.list_offsets(dict.fromkeys(there, LATEST), IsolationLevel.READ_COMMITTED)
-    ends = view.admin.list_offsets(dict.fromkeys(there, LATEST))
-    return {at: PartitionOffsets(starts[at].offset, ends[at].offset, stable[at].offset) for at in there}
+    return view.partition_offsets_of([at for at in there if at not in unreadable])
 
 
 class Holders:
@@ -303,8 +296,8 @@ class Holders:
 
     def row(self, at: TopicPartition, log: PartitionOffsets, position: int) -> list[Any]:
         """Return the values of the columns HELD_CELLS for one partition."""
-        left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
-                                  log.last_stable_offset)
+        left = count_records(self._view.batch_headers(at[0], at[1], position, log.high_watermark), position,
+                             log.last_stable_offset)
         holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None
         return [log.last_stable_offset, left.committed, left.held, left.undecided, holder]
 

@@ -16,8 +16,8 @@ from kbroker.record.batch import encode_batch, read_header
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import Record
 from kbroker_tools.base.render import Output
+from kbroker_tools.cluster.record_counts import RecordCounts, count_records
 from kbroker_tools.commands.groups import main
-from kbroker_tools.groups.lag import RecordsLeft, count_records_left
 from kbroker_tools.groups.offset_resets import (
     CannotReset,
     Reset,
@@ -56,7 +56,7 @@ class Partition:
         self.end_offset = header.last_offset + 1
 
     def left(self, position, last_stable_offset):
-        return count_records_left([(header, batch) for header, batch in self.batches if header.last_offset >= position],
+        return count_records([(header, batch) for header, batch in self.batches if header.last_offset >= position],
                                   position, last_stable_offset)
 
 
@@ -68,7 +68,7 @@ def test_markers_and_aborted_records_are_no_lag():
     partition.mark(1, commit=True)
     partition.write(4)
     assert partition.end_offset == 11
-    assert partition.left(0, 11) == RecordsLeft(committed=6)
+    assert partition.left(0, 11) == RecordCounts(committed=6, aborted=3, markers=2)
 
 
 def test_what_lies_above_an_open_transaction_is_held():
@@ -78,7 +78,7 @@ def test_what_lies_above_an_open_transaction_is_held():
     partition.write(3)
     partition.write(1, producer_id=8)
     partition.mark(8, commit=True)
-    assert partition.left(0, 2) == RecordsLeft(committed=2, held=4, undecided=5)
+    assert partition.left(0, 2) == RecordCounts(committed=2, held=4, undecided=5, markers=1)
 
 
 def test_a_marker_above_the_last_stable_offset_decides_about_records_below_it():
@@ -86,23 +86,24 @@ def test_a_marker_above_the_last_stable_offset_decides_about_records_below_it():
     partition.write(2, producer_id=1)
     partition.write(1, producer_id=2)
     partition.mark(1, commit=True)
-    assert partition.left(0, 2) == RecordsLeft(committed=2, undecided=1)
+    assert partition.left(0, 2) == RecordCounts(committed=2, undecided=1, markers=1)
 
 
 def test_a_position_within_a_batch_counts_the_records_behind_it_also_after_compaction():
     partition = Partition()
     partition.put(encode_batch([Record(offset, 0, b'k', b'v', [], -1) for offset in (0, 3, 4, 9)], base_offset=0,
                                last_offset_delta=9))
-    assert partition.left(4, 10) == RecordsLeft(committed=2)
+    assert partition.left(4, 10) == RecordCounts(committed=2)
 
 
 @given(st.lists(st.tuples(st.sampled_from(['plain', 'begin', 'commit', 'abort']), st.integers(1, 3),
                           st.integers(1, 4)), max_size=30), st.integers(0, 20))
 def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
     """The test computes the expected numbers by marking every single record."""
-    partition, records, open_since = Partition(), [], {}
+    partition, records, open_since, markers = Partition(), [], {}, []
     for step, producer_id, count in steps:
         if step in ('commit', 'abort'):
+            markers.append(partition.end_offset)
             partition.mark(producer_id, commit=step == 'commit')
             for record in records:
                 if record['producer_id'] == producer_id and record['fate'] is None:
@@ -117,10 +118,22 @@ def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
         partition.write(count, writer)
     stable = min(open_since.values(), default=partition.end_offset)
     left = [record for record in records if record['offset'] >= position]
-    assert partition.left(position, stable) == RecordsLeft(
+    assert partition.left(position, stable) == RecordCounts(
         sum(record['fate'] == 'commit' and record['offset'] < stable for record in left),
         sum(record['fate'] == 'commit' and record['offset'] >= stable for record in left),
-        sum(record['fate'] is None for record in left))
+        sum(record['fate'] is None for record in left), sum(record['fate'] == 'abort' for record in left),
+        sum(offset >= position for offset in markers))
+
+
+def test_a_transaction_whose_marker_was_compacted_away_is_committed():
+    """The second marker of the test is an empty batch, which compaction keeps for the sequence numbers."""
+    partition = Partition()
+    partition.write(3, producer_id=1)
+    partition.write(2, producer_id=2)
+    partition.put(encode_batch([], producer_id=2, producer_epoch=0, base_sequence=-1, transactional=True, control=True,
+                               last_offset_delta=0))
+    partition.write(4, producer_id=1)
+    assert partition.left(0, 6) == RecordCounts(committed=5, undecided=4)
 
 
 # ---- targets of offset resets
