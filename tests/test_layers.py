@@ -30,7 +30,7 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
-ONLY_FOR = {'network': {'daemon', 'http'}, 'client': set(),
+ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': set(),
             'http': {'daemon'}, 'metrics': {'daemon'}, 'page': {'daemon'}}
 
 TOOL_LAYERS = [

@@ -188,6 +188,7 @@ cdef class AddingInFlight(Completion):
         cdef int16_t sent = 0 if code is NONE else self.code_to_send(code)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length, topics, partitions, number = 0
+        cdef int16_t code_of_part
         cdef FieldReader reader = self.reader
         reader.cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
         reader.cursor.end = reader.cursor.at + PyBytes_GET_SIZE(self.topics)
@@ -207,7 +208,10 @@ cdef class AddingInFlight(Completion):
             at = put_count(at + length, partitions, flexible)
             for _ in range(partitions):
                 memcpy(at, take(&reader.cursor, 4), 4)
-                write_int16(at + 4, sent if results is None else self.code_to_send(results[self.wanted[number]]))
+                code_of_part = sent if results is None else self.code_to_send(results[self.wanted[number]])
+                if code_of_part:
+                    self.request.count_error(code_of_part)
+                write_int16(at + 4, code_of_part)
                 at = put_no_tags(at + 6, flexible)
                 number += 1
             end_struct(&reader, TOPICS)

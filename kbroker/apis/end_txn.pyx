@@ -86,6 +86,8 @@ cdef bytes encoded(Request request, int16_t code, int64_t producer_id, int16_t p
     """Return the encoded reply with its header."""
     cdef uint8_t answer[MOST_ANSWER_BYTES]
     cdef uint8_t *at = request.put_header(answer)
+    if code:
+        request.count_error(code)
     write_int32(at, request.throttle_ms)
     write_int16(at + 4, code)
     at += 6

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.fetch.sessions import FetchSessions
 from kbroker.apis.serving.authentication import Authentication
+from kbroker.apis.serving.request import RequestCounts
 from kbroker.apis.serving.waiting import WaitingRoom
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
@@ -69,8 +70,8 @@ class Node:
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch', 'audit',
         'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
-        'quotas', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
-        'topics', 'transactions', 'validate', 'waiting_room')
+        'quotas', 'request_counts', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots',
+        'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
@@ -98,6 +99,7 @@ class Node:
         self.quotas = ClientQuotas(
             clock, Window(config.quota_window_num, 1000 * config.quota_window_size_seconds),
             Window(config.controller_quota_window_num, 1000 * config.controller_quota_window_size_seconds))
+        self.request_counts = RequestCounts()
         self.waiting_room = WaitingRoom()
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,

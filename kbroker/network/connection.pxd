@@ -1,6 +1,8 @@
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.base.clock cimport Timer
+from kbroker.base.time_counts cimport TimeCounts
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.memory cimport ConnectionMemory, MemoryHolder
 from kbroker.network.reactor cimport Reactor
@@ -25,13 +27,21 @@ cdef class Commons:
     cdef int64_t sweeps
     cdef readonly int64_t opened
     cdef readonly int64_t closed
-    cdef readonly int64_t received_bytes
-    cdef readonly int64_t sent_bytes
     cdef readonly int64_t requests
+    cdef readonly dict traffic          # ListenerTraffic by the name of the listener
+    cdef readonly int64_t cold_reads    # parts of files that a worker read, because the page cache lacked them
+    cdef readonly int64_t cold_bytes
+    cdef TimeCounts send_times
     cdef readonly int64_t failed_handshakes
     cdef object refusals                # the log of refused connections, created with the first one
 
     cdef object log_of_refusals(self)
+
+
+@cython.final
+cdef class ListenerTraffic:
+    cdef readonly int64_t received_bytes
+    cdef readonly int64_t sent_bytes
 
 
 cdef class Connection(MemoryHolder):
@@ -43,6 +53,7 @@ cdef class Connection(MemoryHolder):
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
+    cdef ListenerTraffic traffic
     cdef Reactor reactor
     cdef Transport transport
     cdef Intake intake
@@ -50,6 +61,9 @@ cdef class Connection(MemoryHolder):
     cdef int64_t last_sequence      # the number of the last frame that was served
     cdef int64_t passed_sequence    # the last request that was answered or let the next pass
     cdef int64_t network_us     # time to receive and send since take_network_us, while it is measured
+    cdef int64_t arrived_us     # when the last bytes arrived; 0 if times are not taken
+    cdef int64_t watched_us     # when the reply was given whose sending is timed; 0 between such replies
+    cdef int64_t watched_bytes  # left to send up to the end of that reply
     cdef Timer muting           # the timer that ends the muting; None while the peer is not muted
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
@@ -81,3 +95,5 @@ cdef class Connection(MemoryHolder):
     cdef int start_warming(self) except -1
     cdef int set_interest(self, bint wants_out) except -1
     cdef int count_progress(self) except -1
+    cdef int watch_reply(self, int64_t sequence) except -1
+    cdef int count_sent(self, int64_t size) except -1

@@ -25,16 +25,26 @@ class Commons:
     measures_time: bool
     opened: int
     closed: int
-    received_bytes: int
-    sent_bytes: int
     requests: int
     failed_handshakes: int
+    traffic: dict[str, ListenerTraffic]
+    cold_reads: int
+    cold_bytes: int
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
     def __init__(self, reactor: Reactor, server: FrameServer, limits: Limits,
                  on_close: Callable[[Connection], Any] | None = None, submit: Submit | None = None,
                  receive_buffer_bytes: int = ...) -> None: ...
     def sweep(self, connections: Iterable[Connection]) -> None: ...
+    def sent_times(self) -> tuple[tuple[float, ...], list[int], float]: ...
     @staticmethod
     def sweep_interval_ms(max_idle_ms: int) -> int: ...
+
+class ListenerTraffic:
+    received_bytes: int
+    sent_bytes: int
 
 class Connection(MemoryHolder):
     connection_id: int

@@ -27,6 +27,7 @@ from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.base.clock cimport Timer, now_us
+from kbroker.base.time_counts cimport count_time, described_times
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.memory cimport SMALL_FRAME_BYTES, ConnectionMemory, MemoryHolder
 from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, Reactor
@@ -90,6 +91,7 @@ cdef class Commons:
         self.memory = ConnectionMemory(reactor, limits.max_held_bytes)
         self.newcomers = Newcomers(reactor.clock, reactor.timers, limits.max_connections)
         self.submit = submit
+        self.traffic = {}
         self.receive_buffers = ReceiveBuffers(receive_buffer_bytes, self.memory)
         self.send_buffer = bytearray(SEND_BUFFER_BYTES)
         self.outgoing.buffer = PyByteArray_AS_STRING(self.send_buffer)
@@ -109,6 +111,20 @@ cdef class Commons:
         for connection in list(connections):
             (<Connection?>connection).close_if_idle()
 
+    @property
+    def received_bytes(self):
+        """The bytes that all connections have received."""
+        return sum([traffic.received_bytes for traffic in self.traffic.values()])
+
+    @property
+    def sent_bytes(self):
+        """The bytes that all connections have sent."""
+        return sum([traffic.sent_bytes for traffic in self.traffic.values()])
+
+    def sent_times(self):
+        """Return (bounds in seconds, counts, sum in seconds) of the times between replies and their last bytes."""
+        return described_times(&self.send_times)
+
     @staticmethod
     def sweep_interval_ms(max_idle_ms):
         """Return the milliseconds between two calls of `sweep`.
@@ -116,6 +132,10 @@ cdef class Commons:
         With this interval, a connection is closed after `max_idle_ms` without progress, or a little later.
         """
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
+
+
+cdef class ListenerTraffic:
+    """The bytes that the connections of one listener have received and sent."""
 
 
 cdef class Connection(MemoryHolder):
@@ -132,6 +152,9 @@ cdef class Connection(MemoryHolder):
         self.client_host = client_host
         self.client_port = client_port
         self.listener_name = listener_name
+        if listener_name not in commons.traffic:
+            commons.traffic[listener_name] = ListenerTraffic()
+        self.traffic = commons.traffic[listener_name]
         self.active_sweep = commons.sweeps
         self.last_sequence = self.passed_sequence = -1
         self.reactor.register(fd, self, EPOLLIN)
@@ -164,6 +187,8 @@ cdef class Connection(MemoryHolder):
         if self.intake == CLOSED:
             return
         self.replies.put(sequence, segments)
+        if self.arrived_us:
+            self.watch_reply(sequence)
         self.unpark(sequence)
         self.reactor.call_at_tick_end(self)
         self.let_next_pass(sequence)
@@ -393,7 +418,8 @@ cdef class Connection(MemoryHolder):
             self.reactor.call_at_tick_end(self)
         if size > 0:
             self.framer.received(size)
-            self.commons.received_bytes += size
+            self.arrived_us = self.reactor.tick_us
+            self.traffic.received_bytes += size
             self.moved_bytes += size
             if size == room and not is_full:
                 self.reactor.give_long_turn(self)
@@ -467,10 +493,13 @@ cdef class Connection(MemoryHolder):
         return self.may_serve()
 
     cdef int serve_frame(self, uint8_t *frame, Py_ssize_t size) except -1:
+        self.commons.server.arrived_us = self.arrived_us
         answer = self.commons.server.serve(
             self, self.session, self.last_sequence, frame, size, self.replies.unanswered > 1)
         if answer is not None and self.intake != CLOSED:
             self.replies.put(self.last_sequence, answer)
+            if self.arrived_us:
+                self.watch_reply(self.last_sequence)
             self.reactor.call_at_tick_end(self)
             self.passed_sequence = self.last_sequence
         return 0
@@ -527,7 +556,9 @@ cdef class Connection(MemoryHolder):
                     return self.fail(size)
                 return self.set_interest(True)
             self.replies.sent(size)
-            self.commons.sent_bytes += size
+            self.traffic.sent_bytes += size
+            if self.watched_us:
+                self.count_sent(size)
             self.moved_bytes += size
             self.active_sweep = self.commons.sweeps
             if size < out.size or self.transport.owes:
@@ -537,14 +568,34 @@ cdef class Connection(MemoryHolder):
             left -= size
         return self.set_interest(False)
 
+    cdef int watch_reply(self, int64_t sequence) except -1:
+        """Measure the time until this reply is sent, unless it waits for an earlier reply or another one is measured.
+
+        So one of the replies that are sent together is measured.
+        """
+        if self.watched_us == 0 and sequence < self.replies.next_reply and self.replies.ready_bytes:
+            self.watched_us = now_us()
+            self.watched_bytes = self.replies.ready_bytes
+        return 0
+
+    cdef int count_sent(self, int64_t size) except -1:
+        self.watched_bytes -= size
+        if self.watched_bytes <= 0:
+            count_time(&self.commons.send_times, now_us() - self.watched_us)
+            self.watched_us = 0
+        return 0
+
     cdef int start_warming(self) except -1:
         """Let a worker read the next part of a file to send, at most SEND_BUFFER_BYTES, because it is not in the page
         cache.
         """
         cdef int64_t size
         file, position, size = self.replies.next_slice()
+        size = min(size, SEND_BUFFER_BYTES)
+        self.commons.cold_reads += 1
+        self.commons.cold_bytes += size
         self.output = next_output(self.output, WARMING)
-        self.commons.submit(partial(self._warm, file, min(size, SEND_BUFFER_BYTES), position), self._warmed)
+        self.commons.submit(partial(self._warm, file, size, position), self._warmed)
         return self.set_interest(False)
 
     def _warm(self, file, size, position):

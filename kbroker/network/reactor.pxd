@@ -28,6 +28,8 @@ cdef class Reactor:
     cdef readonly object clock
     cdef readonly Timers timers
     cdef TurnWatch turn_watch
+    cdef public bint takes_times    # whether each tick reads the clock, so that the times of requests are measured
+    cdef int64_t tick_us            # when the tick's events were there; 0 unless `takes_times`
     cdef readonly list at_tick_end
     cdef int epoll_fd
     cdef int wake_fd

@@ -20,6 +20,7 @@ class SignalSource:
 class Reactor:
     clock: Clock
     timers: Timers
+    takes_times: bool
     at_tick_end: list[Callable[[], None]]
     def __init__(self, clock: Clock, timers: Timers) -> None: ...
     def watch(self, fd: int, callback: Callable[[], Any]) -> EventHandler: ...

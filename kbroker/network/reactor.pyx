@@ -281,6 +281,7 @@ cdef class Reactor:
         cdef int i
         self.is_crowded = ready == BATCH_EVENTS
         self.turn_watch.begin_tick()
+        self.tick_us = now_us() if self.takes_times else 0
         if self.turns:
             turns, self.turns = self.turns, []
             for handler in turns:

@@ -21,6 +21,7 @@ cdef class Writer:
         Py_ssize_t size
         Py_ssize_t capacity
         list segments           # None if only bytes may be written
+        dict errors             # counts by error code in fields for error codes; None before the first error
 
     cdef inline uint8_t *room(self, Py_ssize_t bytes_count) except NULL:
         """Reserve `bytes_count` bytes and return their address. They count as written."""
@@ -33,6 +34,7 @@ cdef class Writer:
 
     cdef int grow(self, Py_ssize_t bytes_count) except -1
     cdef bytes close_segment(self)
+    cdef int count_error(self, int code) except -1
 
 
 cdef object decode_some(object message_class, object data, int version, Py_ssize_t position, bint whole,

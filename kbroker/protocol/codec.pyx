@@ -333,6 +333,12 @@ cdef class Writer:
         self.size = 0
         return data
 
+    cdef int count_error(self, int code) except -1:
+        if self.errors is None:
+            self.errors = {}
+        self.errors[code] = self.errors.get(code, 0) + 1
+        return 0
+
 
 cdef inline int write_unsigned_varint(Writer out, uint64_t value) except -1:
     put_unsigned_varint(out.room(unsigned_varint_size(value)), value)
@@ -414,7 +420,10 @@ cdef int write_value(Writer out, object value, Step *step, bint nullable) except
     elif op == INT64:
         write_int64(out.room(8), integer(value, INT64_MIN, INT64_MAX))
     elif op == INT16:
-        write_int16(out.room(2), <int16_t>integer(value, -0x8000, 0x7fff))
+        bits = integer(value, -0x8000, 0x7fff)
+        write_int16(out.room(2), <int16_t>bits)
+        if bits and step.is_error_code:
+            out.count_error(<int>bits)
     elif op == STRING:
         if value is None:
             return write_null(out, step, nullable)

@@ -41,6 +41,7 @@ cdef struct Step:
     int op
     bint is_array
     bint nullable
+    bint is_error_code          # of the answer to a request, or to a part of it
     bint compact                # lengths are unsigned varints of length + 1
     Py_ssize_t slot
     Py_ssize_t element_bytes    # the fewest bytes of an element

@@ -38,6 +38,7 @@ cdef dict OPS = {
     'bool': BOOL, 'int8': INT8, 'int16': INT16, 'uint16': UINT16, 'int32': INT32, 'int64': INT64, 'float64': FLOAT64,
     'uuid': UUID, 'string': STRING, 'bytes': BYTES, 'records': RECORDS, 'struct': STRUCT,
 }
+cdef frozenset ERROR_CODES = frozenset({'error_code', 'partition_error_code', 'acknowledge_error_code'})
 cdef Py_ssize_t UUID_BYTES = 16
 cdef Py_ssize_t MOST_TAGS = 64                  # the codec keeps one bit for each
 
@@ -205,6 +206,7 @@ cdef class Plan:
         index, op, step.is_array, step.nullable, step.compact, nested = row
         step.op = OPS[op]
         step.slot = self.layout.slots[index]
+        step.is_error_code = self.layout.names[index] in ERROR_CODES
         if step.op == STRUCT:
             part = nested
             self.parts.append(part)

@@ -67,6 +67,10 @@ cdef class Partition(Appender):
     cdef readonly int64_t high_watermark
     cdef readonly int64_t acknowledged_offset   # the end of the records acknowledged with acks=1 or acks=0
     cdef readonly bint is_deleted
+    cdef readonly int64_t produced_records  # that clients have appended, and the bytes of their batches
+    cdef readonly int64_t produced_bytes
+    cdef readonly int64_t fetched_records   # the offsets in answers to clients, and their bytes
+    cdef readonly int64_t fetched_bytes
     cdef bint _page_cache
     cdef object _flusher
     cdef Tick _tick

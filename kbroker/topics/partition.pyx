@@ -418,6 +418,11 @@ cdef class Partition(Appender):
         if self._log.flushed_offset < self._log.log_end_offset:
             self._flusher.request(self)
 
+    def count_fetched(self, int64_t records, int64_t size_bytes):
+        """Count records that an answer to a client contains. Callers in C change the counters themselves."""
+        self.fetched_records += records
+        self.fetched_bytes += size_bytes
+
     def flushed(self, int64_t offset):
         """Move the high watermark to `offset`, because the files of `files_to_sync` are synced: the disk has all
         records below `offset`.

@@ -1,4 +1,7 @@
 """A topic in the form that the hot paths of the broker use, with access from C."""
+from libc.stdint cimport int64_t
+
+from kbroker.topics.partition cimport Partition
 
 
 cdef class Topic:
@@ -21,6 +24,17 @@ cdef class Topic:
         self.overrides = overrides
         self.config = config
         self.is_internal = is_internal
+
+    def traffic(self):
+        """Return (records produced, bytes produced, records fetched, bytes fetched) since the start of the broker."""
+        cdef int64_t produced_records = 0, produced_bytes = 0, fetched_records = 0, fetched_bytes = 0
+        cdef Partition partition
+        for partition in self.partitions:
+            produced_records += partition.produced_records
+            produced_bytes += partition.produced_bytes
+            fetched_records += partition.fetched_records
+            fetched_bytes += partition.fetched_bytes
+        return produced_records, produced_bytes, fetched_records, fetched_bytes
 
     def __repr__(self):
         return f'<Topic {self.name} of {len(self.partitions)} partitions>'

@@ -7,6 +7,8 @@ cdef class KeptFrame:
 
 
 cdef class FrameServer:
+    cdef public int64_t arrived_us      # when the frame to serve arrived; 0: the request is not timed
+
     cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
                       Py_ssize_t frame_bytes, bint follows_unanswered)
     cdef int write_deferred(self) except -1

@@ -20,4 +20,5 @@ class KeptFrame:
     buffer: bytearray | None
 
 class FrameServer:
+    arrived_us: int
     def handle(self, connection: _Connection, sequence: int, frame: memoryview) -> None: ...

@@ -15,7 +15,11 @@ cdef class KeptFrame:
 
 cdef class FrameServer:
     """The base class of servers, which serve frames. A subclass in C overrides `serve`, and a subclass in Python
-    overrides `handle`."""
+    overrides `handle`.
+
+    Before `serve`, the caller sets `arrived_us` to the time at which the frame arrived, on the clock of `now_us`. With
+    0, the server does not measure the times of the request.
+    """
 
     cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
                       Py_ssize_t frame_bytes, bint follows_unanswered):

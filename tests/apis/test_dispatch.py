@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker.apis.serving.dispatch import Dispatcher
-from kbroker.apis.serving.request import Api
+from kbroker.apis.serving.request import Api, RequestCounts
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
@@ -13,7 +13,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import HeartbeatRequest, HeartbeatResponse
 
-NODE = SimpleNamespace(long_work=LongWork(Timers(ManualClock())))
+NODE = SimpleNamespace(long_work=LongWork(Timers(ManualClock())), request_counts=RequestCounts())
 
 
 class Connection:

@@ -22,6 +22,7 @@ from kbroker.apis import (
     txn_offset_commit,
 )
 from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.request import RequestCounts
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.protocol import messages
@@ -95,6 +96,7 @@ class Wire:
             clock=self.world.clock,
             timers=self.world.timers,
             long_work=LongWork(self.world.timers),
+            request_counts=RequestCounts(),
             topics=self.world.topics,
             groups=self.world.groups,
             transactions=self.transactions,

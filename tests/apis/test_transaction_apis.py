@@ -13,6 +13,7 @@ from support.messages.message_builder import build
 from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.request import RequestCounts
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.protocol import messages
@@ -37,7 +38,8 @@ def api(name):
 def ask(world, request, version):
     """Send a request as a frame. Return its connection."""
     node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config,
-                           long_work=LongWork(world.timers), groups=SimpleNamespace(partition_of=lambda group_id: 2),
+                           long_work=LongWork(world.timers), request_counts=RequestCounts(),
+                           groups=SimpleNamespace(partition_of=lambda group_id: 2),
                            audit=Audit(), change_log=None, timers=world.timers)
     connection = InProcessConnection(1)
     apis = [api(type(request).__name__.removesuffix('Request'))]
@@ -157,7 +159,7 @@ def test_partitions_that_do_not_parse_close_the_connection_and_add_nothing(world
     request = build('AddPartitionsToTxnRequest', v3_and_below_transactional_id='tx-1', v3_and_below_producer_id=1000,
                     v3_and_below_topics=[{'name': 'orders', 'partitions': [0, 1]}])
     frame = frame_of(request, version)
-    broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics)
+    broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics, request_counts=RequestCounts())
     body = len(encode(request, version)) - (version == 3)       # the content of tags after the body is not checked
     for size in range(len(frame) - body - (version == 3), len(frame) - (version == 3)):
         connection = InProcessConnection(1)
@@ -426,7 +428,7 @@ def send_end_txn(world, body, version=5):
     """Send `body` after the header of the request. Return the connection."""
     connection = InProcessConnection(1)
     header = frame_of(messages.EndTxnRequest(), version)[:-len(encode(messages.EndTxnRequest(), version))]
-    broker = SimpleNamespace(transactions=world.coordinator)
+    broker = SimpleNamespace(transactions=world.coordinator, request_counts=RequestCounts())
     Dispatcher(broker, [api('EndTxn')]).handle(connection, 0, memoryview(bytearray(header + body)))
     return connection
 

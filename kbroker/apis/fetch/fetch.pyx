@@ -317,7 +317,7 @@ cdef class Fetch(Waiter):
             yield
         writer = long_response(news.partitions, self.request.version)
         writer.begin(self.request, 0, self.session.session_id)
-        while writer.write(ELEMENTS_OF_A_PART):
+        while writer.write(self.request, ELEMENTS_OF_A_PART):
             yield
         self.request.send(writer.segments)
 

@@ -23,7 +23,7 @@ cdef class ResponseWriter:
     cdef list segments
 
     cdef int begin(self, Request request, int16_t error_code, int32_t session_id) except -1
-    cdef bint write(self, Py_ssize_t count) except -1
+    cdef bint write(self, Request request, Py_ssize_t count) except -1
 
 
 cdef list write_response(Request request, int16_t error_code, int32_t session_id, list news)

@@ -11,6 +11,8 @@ from libc.string cimport memcpy
 from kbroker.apis.fetch.sessions cimport WantedPartition, WantedTopic
 from kbroker.apis.serving.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.serving.request cimport Request
+from kbroker.log.segments cimport LogSlice
+from kbroker.topics.partition cimport Partition
 from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
 
 from kbroker.protocol.schema import first_version, flexible_from
@@ -78,7 +80,7 @@ cdef class ResponseWriter:
         put_head(self.buffer, request, error_code, session_id, count_runs(self.news))
         return 0
 
-    cdef bint write(self, Py_ssize_t count) except -1:
+    cdef bint write(self, Request request, Py_ssize_t count) except -1:
         """Write up to `count` partitions. Return whether there are more partitions to write."""
         cdef Buffer buffer = self.buffer
         cdef WantedPartition wanted
@@ -90,7 +92,10 @@ cdef class ResponseWriter:
                 self.end = end_of_run(self.news, self.at)
                 put_topic(buffer, wanted.topic, version, self.end - self.at)
             put_partition(buffer, wanted, version)
+            if wanted.error_code:
+                request.count_error(wanted.error_code)
             if wanted.records is not None:
+                count_fetched(wanted)
                 self.segments.append(buffer.take())
                 self.segments.append(wanted.records)
                 wanted.records = None
@@ -117,7 +122,7 @@ cdef list write_response(Request request, int16_t error_code, int32_t session_id
     writer.news = news
     writer.segments = []
     writer.begin(request, error_code, session_id)
-    writer.write(len(news))
+    writer.write(request, len(news))
     return writer.segments
 
 
@@ -176,6 +181,8 @@ cdef Py_ssize_t count_runs(list news) noexcept:
 cdef int put_head(Buffer buffer, Request request, int16_t error_code, int32_t session_id, Py_ssize_t topics) except -1:
     cdef int version = request.version
     cdef uint8_t *at = request.put_header(buffer.room(HEAD_BYTES))
+    if error_code:
+        request.count_error(error_code)
     write_int32(at, request.throttle_ms)
     at += 4
     if version >= SESSIONS:
@@ -229,6 +236,14 @@ cdef uint8_t *put_aborted_transactions(uint8_t *at, bytes rows, Py_ssize_t size,
         at = put_no_tags(at + ABORTED_BYTES, version >= FLEXIBLE)
         row += ABORTED_BYTES
     return at
+
+
+cdef int count_fetched(WantedPartition wanted) except -1:
+    cdef Partition partition = wanted.partition
+    cdef LogSlice records = wanted.records
+    partition.fetched_records += records.end_offset - max(wanted.fetch_offset, records.start_offset)
+    partition.fetched_bytes += records.size_bytes
+    return 0
 
 
 cdef int put_partition_tags(Buffer buffer, WantedPartition wanted) except -1:

@@ -38,7 +38,7 @@ from kbroker.apis.produce.parts cimport MOST_PARTS, Part, ProduceParts, TopicPar
 from kbroker.apis.serving.request cimport Api, Handler, Request
 from kbroker.base.clock cimport Clock
 from kbroker.log.append cimport (
-    ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
+    DUPLICATE, ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
 )
 from kbroker.log.newest_connection cimport ANY_CONNECTION
 from kbroker.record.batch cimport (
@@ -322,7 +322,7 @@ cdef class ProduceInFlight(ProduceParts):
         if error is not None:
             self.refuse(&self.parts[part], error)
         if self.unanswered == 0:
-            self.request.send(self.encoded())
+            self.answer()
         return 0
 
     cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
@@ -384,16 +384,29 @@ cdef class ProduceInFlight(ProduceParts):
         self.unanswered -= 1
         if self.acks == 0:
             if self.failed:
+                self.count_errors()
                 self.request.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
             self.request.send(None)
         elif self.unanswered == 0:
-            self.request.send(self.encoded())
+            self.answer()
         else:
             self.overdue_ms = (<Clock?>self.request.node.clock).monotonic_ms() + self.timeout_ms - min(
                 self.timeout_ms // 4, EARLY_MS)
             # This request has made all its changes and only waits for the disk, so the connection's next request may be
             # served.
             self.request.let_next_pass()
+        return 0
+
+    cdef int answer(self) except -1:
+        if self.failed:
+            self.count_errors()
+        return self.request.send(self.encoded())
+
+    cdef int count_errors(self) except -1:
+        cdef Py_ssize_t number
+        for number in range(self.parts_count):
+            if self.parts[number].error_code:
+                self.request.count_error(self.parts[number].error_code)
         return 0
 
     cdef bint append_next(self) except -1:
@@ -451,6 +464,9 @@ cdef class ProduceInFlight(ProduceParts):
             if error.code not in WITHOUT_LOG_START_OFFSET:
                 part.log_start_offset = partition.start_offset()
             return True
+        if append.outcome != DUPLICATE:
+            partition.produced_records += append.batch.records_count
+            partition.produced_bytes += part.size_bytes
         part.base_offset = append.base_offset
         part.log_append_time_ms = append.append_time_ms
         part.log_start_offset = append.log_start_offset

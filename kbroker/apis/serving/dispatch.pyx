@@ -16,8 +16,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
-from kbroker.apis.serving.request cimport Api, Handler, Request, fail_undecoded
+from kbroker.apis.serving.request cimport MOST_API_KEYS, Api, Handler, Request, RequestCounts, fail_undecoded
 from kbroker.apis.serving.request_bytes cimport skip_tags
+from kbroker.base.clock cimport now_us
+from kbroker.base.time_counts cimport count_time
 from kbroker.base.turn_watch cimport TurnWatch
 from kbroker.protocol.codec cimport decode_bytes
 from kbroker.security.session cimport LOGGED_IN, Session
@@ -43,7 +45,6 @@ cdef enum:
     API_VERSIONS = 18
     LONGEST_KEPT_TEXT = 1024        # bytes of a client id that requests keep as a string, while they wait, too
     MOST_REFUSED_BYTES = 64 * 1024  # decoded for an answer with an error
-    MOST_API_KEYS = 128         # no API that a broker of this kind could serve has a higher key
 
 
 cdef class Dispatcher(FrameServer):
@@ -52,6 +53,7 @@ cdef class Dispatcher(FrameServer):
     cdef object _node
     cdef Tick _tick
     cdef TurnWatch _watch
+    cdef RequestCounts _counts
     cdef list _apis                 # Api by key
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
     cdef object _client_id          # as a request keeps it
@@ -59,6 +61,7 @@ cdef class Dispatcher(FrameServer):
 
     def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
         self._node = node
+        self._counts = node.request_counts
         self._tick = Tick() if tick is None else tick
         self._watch = TurnWatch() if watch is None else watch
         self._apis = [None] * MOST_API_KEYS
@@ -105,6 +108,8 @@ cdef class Dispatcher(FrameServer):
         request.is_being_served = False
         if request.is_timed:
             request.end_part()
+            if request.answer is not None and request.began_us:
+                request.end_timing()
         self._watch.lap(request)
         answer = request.answer
         request.answer = None
@@ -113,11 +118,19 @@ cdef class Dispatcher(FrameServer):
     cdef int _serve_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
                             bint follows_unanswered) except -1:
         cdef Handler handler = request.api.handlers[request.version - request.api.min_version]
+        if self.arrived_us:
+            self._begin_timing(request)
         if self._quotas is not None:
             self._begin_metering(request, session, frame_bytes)
         if follows_unanswered and not handler.may_follow_unwritten:
             self.write_deferred()
         return serve(handler, request, body[0])
+
+    cdef int _begin_timing(self, Request request) except -1:
+        request.is_timed = True
+        request.began_us = request.timed_since_us = now_us()
+        count_time(&self._counts.times_of(request.api.key).queue, max(<int64_t>0, request.began_us - self.arrived_us))
+        return 0
 
     cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
         """Serve a frame of a client whose login is not complete, or whose session can expire. An error closes only this
@@ -194,8 +207,9 @@ cdef class Dispatcher(FrameServer):
         request.version = read_int16(fields + 2)
         request.correlation_id = read_int32(fields + 4)
         if not request.api.min_version <= request.version <= request.api.max_version:
-            refuse_version(request)
+            self._refuse_version(request)
             return False
+        self._counts.served[key][request.version] += 1
         if left > request.api.max_frame_bytes:
             raise ProtocolError(f'a frame of at most {request.api.max_frame_bytes} bytes expected')
         client_id_bytes = read_int16(fields + 8)
@@ -207,6 +221,18 @@ cdef class Dispatcher(FrameServer):
         if request.version >= request.api.tags_from:
             skip_tags(cursor)       # no known tag concerns a broker
         return True
+
+    cdef int _refuse_version(self, Request request) except -1:
+        """If the request is ApiVersions, answer it in version 0, with the versions that are served (KIP-511). Otherwise
+        raise ProtocolError."""
+        cdef Api api = request.api
+        if api.key != API_VERSIONS:
+            raise ProtocolError(f'version {request.version} is not served, only {api.min_version}-{api.max_version}')
+        request.version = 0
+        self._counts.served[API_VERSIONS][0] += 1
+        code = ErrorCode.UNSUPPORTED_VERSION
+        request.reply(api.failure(None, code, code.message, 0))
+        return 0
 
     cdef object _client_id_of(self, const uint8_t *text, int16_t length):
         if (length != PyBytes_GET_SIZE(self._client_id_bytes)
@@ -241,18 +267,6 @@ cdef int refuse_among_tokens(authentication, Request request, Cursor *body) exce
     message = decode_bytes(request.api.request_class, body, request.version)
     response = request.api.failure(message, code, code.message, request.version)
     authentication.refuse(request, run_to_end(response) if isinstance(response, Generator) else response)
-    return 0
-
-
-cdef int refuse_version(Request request) except -1:
-    """If the request is ApiVersions, answer it in version 0, with the versions that are served (KIP-511). Otherwise
-    raise ProtocolError."""
-    cdef Api api = request.api
-    if api.key != API_VERSIONS:
-        raise ProtocolError(f'version {request.version} is not served, only {api.min_version}-{api.max_version}')
-    request.version = 0
-    code = ErrorCode.UNSUPPORTED_VERSION
-    request.reply(api.failure(None, code, code.message, 0))
     return 0
 
 

@@ -2,9 +2,31 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.base.time_counts cimport TimeCounts
 from kbroker.protocol.slices cimport Encoding
 from kbroker.security.access cimport Access
 from kbroker.wire.bytes cimport Cursor, write_int32
+
+
+cdef enum:
+    MOST_API_KEYS = 128         # no API that a broker of this kind could serve has a higher key
+    MOST_VERSIONS = 32          # of an API
+
+
+cdef struct RequestTimes:
+    TimeCounts queue
+    TimeCounts work
+    TimeCounts wait
+
+
+@cython.final
+cdef class RequestCounts:
+    cdef int64_t served[MOST_API_KEYS][MOST_VERSIONS]
+    cdef readonly dict errors           # counts by (API key, version, error code)
+    cdef RequestTimes *times[MOST_API_KEYS]     # NULL before the first timed request of the API
+
+    cdef int count_error(self, int key, int version, int code, int64_t count) except -1
+    cdef RequestTimes *times_of(self, int key) except NULL
 
 
 @cython.final
@@ -22,7 +44,10 @@ cdef class Request:
     cdef object answer                  # given while the request is being served, else None
     cdef object meter                   # of the client's quotas, until the answer is made; None if no quota applies
     cdef object mutations               # the partitions that are created and deleted, if they have a quota
-    cdef bint is_timed                  # the client's time has a quota, and the time of this request is not recorded
+    cdef bint is_timed                  # the parts of this request are measured
+    cdef bint charges_time              # the client's time has a quota, and the time of this request is not recorded
+    cdef int64_t network_us             # of the client's connection, for that quota
+    cdef int64_t began_us               # of a request whose times are counted; 0 after its answer, or if they are not
     cdef int64_t timed_us               # taken in parts that have ended
     cdef int64_t timed_since_us         # when the current part began; 0 between parts
     cdef readonly int32_t throttle_ms
@@ -38,6 +63,8 @@ cdef class Request:
     cdef int end_part(self) noexcept
     cdef int settle(self) except -1
     cdef int record_time(self) except -1
+    cdef int count_error(self, int code) except -1
+    cdef int end_timing(self) except -1
     cdef int throttle(self, int64_t throttle_ms) except -1
     cpdef let_next_pass(self)
     cdef int fail(self, object body, object error) except -1

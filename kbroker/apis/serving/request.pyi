@@ -12,6 +12,13 @@ from kbroker.settings.config import Config
 _Handle = Callable[[Request, Any], Any]
 _Steps = Generator[object]
 
+_Times = tuple[tuple[float, ...], list[int], float]
+
+class RequestCounts:
+    errors: dict[tuple[int, int, int], int]
+    def requests(self) -> list[tuple[int, int, int]]: ...
+    def timed(self) -> list[tuple[int, _Times, _Times, _Times]]: ...
+
 class Request:
     node: Any
     api: Api

@@ -24,10 +24,12 @@ from types import GeneratorType
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, uint8_t
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
 from kbroker.base.clock cimport now_us
 from kbroker.base.long_work cimport Line, LongWork
+from kbroker.base.time_counts cimport count_time, described_times
 from kbroker.protocol.codec cimport decode_bytes
 from kbroker.protocol.slices cimport Encoding, begin_encoding
 from kbroker.wire.bytes cimport Cursor
@@ -58,6 +60,48 @@ cdef enum:
 LONGEST_FRAME_BYTES = LARGEST_BYTES
 
 logger = logging.getLogger('kbroker.apis')
+
+
+@cython.final
+cdef class RequestCounts:
+    """The counters of the requests of a broker: by API, version and error, and their times.
+
+    `errors` counts each error code in each response, as Apache Kafka does: a response with errors of three partitions
+    counts three times. The times are those of requests with `FrameServer.arrived_us`.
+    """
+
+    def __init__(self):
+        self.errors = {}
+
+    def __dealloc__(self):
+        cdef int key
+        for key in range(MOST_API_KEYS):
+            PyMem_Free(self.times[key])
+
+    cdef int count_error(self, int key, int version, int code, int64_t count) except -1:
+        place = key, version, code
+        self.errors[place] = self.errors.get(place, 0) + count
+        return 0
+
+    cdef RequestTimes *times_of(self, int key) except NULL:
+        if self.times[key] == NULL:
+            self.times[key] = <RequestTimes *>PyMem_Calloc(1, sizeof(RequestTimes))
+            if self.times[key] == NULL:
+                raise MemoryError
+        return self.times[key]
+
+    def requests(self):
+        """Return a list of (API key, version, number of requests)."""
+        cdef int key, version
+        return [(key, version, self.served[key][version]) for key in range(MOST_API_KEYS)
+                for version in range(MOST_VERSIONS) if self.served[key][version]]
+
+    def timed(self):
+        """Return a list of (API key, times in the queue, times of work, times of waiting). Each of the times is
+        (bounds in seconds, counts, sum in seconds)."""
+        cdef int key
+        return [(key, described_times(&self.times[key].queue), described_times(&self.times[key].work),
+                 described_times(&self.times[key].wait)) for key in range(MOST_API_KEYS) if self.times[key] != NULL]
 
 
 @cython.final
@@ -137,6 +181,9 @@ cdef class Request:
             logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
             self.connection.close('its answer cannot be encoded')
         else:
+            if encoding.out.errors is not None:
+                for code, count in encoding.out.errors.items():
+                    (<RequestCounts?>self.node.request_counts).count_error(self.api.key, self.version, code, count)
             self.send(encoding.segments)
             encoding.segments = None
         return True
@@ -154,8 +201,8 @@ cdef class Request:
         if self.api.key == PRODUCE:
             self.throttle(meter.record_produced(frame_bytes))
         if meter.measures_time and self.api.key != WRITE_TXN_MARKERS:
-            self.is_timed = True
-            self.timed_us = self.connection.take_network_us()   # of this request, and of the answer before it
+            self.is_timed = self.charges_time = True
+            self.network_us = self.connection.take_network_us()     # of this request, and of the answer before it
             self.begin_part()
         return 0
 
@@ -181,10 +228,12 @@ cdef class Request:
         return 0
 
     cdef int record_time(self) except -1:
-        if self.is_timed:
-            self.is_timed = False
+        if self.charges_time:
+            self.charges_time = False
             self.end_part()
-            self.throttle(self.meter.record_time(self.timed_us))
+            self.throttle(self.meter.record_time(self.timed_us + self.network_us))
+            self.is_timed = self.began_us != 0
+            self.begin_part()
         return 0
 
     cdef int throttle(self, int64_t throttle_ms) except -1:
@@ -233,9 +282,28 @@ cdef class Request:
             if self.answer is not None:
                 raise ValueError(f'{self.api.key.name} v{self.version} is answered already')
             self.answer = segments
-        else:
-            self.connection.reply(self.sequence, segments)
+            return 0
+        if self.began_us:
+            self.end_timing()
+        self.connection.reply(self.sequence, segments)
         return 0
+
+    cdef int end_timing(self) except -1:
+        """Count the times of the request, because it is answered.
+
+        The time of work is that of its parts, and the rest since its beginning is the time of waiting.
+        """
+        cdef RequestCounts counts = self.node.request_counts
+        cdef RequestTimes *times = counts.times_of(self.api.key)
+        self.end_part()
+        count_time(&times.work, self.timed_us)
+        count_time(&times.wait, max(<int64_t>0, now_us() - self.began_us - self.timed_us))
+        self.began_us = 0
+        return 0
+
+    cdef int count_error(self, int code) except -1:
+        """Count an error code in a response that a handler in C writes. The codec counts those that it writes."""
+        return (<RequestCounts?>self.node.request_counts).count_error(self.api.key, self.version, code, 1)
 
     def start_work(self, steps, done=None):
         """Run a generator as long work for this request; `LongWork.start` describes `done`."""
@@ -444,6 +512,8 @@ cdef class Api:
         self.answer_tags_from = next(
             (version for version in versions if response_header_version(key, version) >= 1), max_version + 1)
         table = handle if isinstance(handle, dict) else {(min_version, max_version): handle}
+        if max_version >= MOST_VERSIONS:
+            raise ValueError(f'{key.name}: versions below {MOST_VERSIONS} expected, found {max_version}')
         if sorted(version for first, last in table for version in range(first, last + 1)) != list(versions):
             raise ValueError(f'{key.name}: handlers for versions {min_version}-{max_version} expected, found '
                              f'{list(table)}')
