@@ -20,10 +20,10 @@ from kbroker.page.tables import ROWS_OF_A_PAGE
 NOW_MS = 1_795_845_000_000
 HOSTILE = ['<script>alert(1)</script>', '"\' onmouseover=alert(1) x="', '\u202egnihton', 'a\x1b[31m\nb', '\u2066x',
            '&lt;b&gt;', '--help', '\u0000', '日本語', "</bdi></a><img src=x onerror=alert(1)>"]
-SAFE_TAGS = {'a', 'bdi', 'body', 'button', 'code', 'dd', 'div', 'dl', 'dt', 'figcaption', 'figure', 'footer', 'form',
-             'h1', 'h2', 'head', 'header', 'html', 'input', 'label', 'li', 'link', 'main', 'meta', 'nav', 'p',
-             'polygon', 'polyline', 'pre', 'script', 'small', 'span', 'strong', 'svg', 'table', 'tbody', 'td', 'th', 'thead',
-             'time', 'title', 'tr', 'ul'}
+SAFE_TAGS = {'a', 'bdi', 'body', 'button', 'code', 'dd', 'div', 'dl', 'dt', 'figcaption', 'figure', 'footer',
+             'form', 'h1', 'h2', 'head', 'header', 'html', 'input', 'label', 'li', 'link', 'main',
+             'meta', 'nav', 'p', 'polygon', 'polyline', 'pre', 'script', 'small', 'span', 'strong',
+             'svg', 'table', 'tbody', 'td', 'th', 'thead', 'time', 'title', 'tr', 'ul'}
 VOID = {'input', 'link', 'meta'}
 
 
