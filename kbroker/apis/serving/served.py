@@ -24,11 +24,11 @@ def served_apis() -> list[Api]:
 
 
 def _modules_in(folder: str, package: str) -> Iterator[str]:
-    """Yield the names of all modules in a package. Listing them with pkgutil instead would add 6 million instructions
-    to a start."""
+    """Yield the names of all modules in a package except those of `serving`, which serve APIs and are none. Listing
+    them with pkgutil instead would add 6 million instructions to a start."""
     for entry in os.scandir(folder):
         name, _, suffix = entry.name.partition('.')
-        if name == '__pycache__':       # root's may be closed to the user of the broker
+        if name in ('__pycache__', 'serving'):      # root's __pycache__ may be closed to the user of the broker
             continue
         if entry.is_dir():
             yield from _modules_in(entry.path, f'{package}.{name}')
