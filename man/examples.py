@@ -11,6 +11,8 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Create and describe a topic:',
          'kbroker-topics --bootstrap-server localhost:9092 --create --topic orders --partitions 2\n'
          'kbroker-topics --bootstrap-server localhost:9092 --describe --topic orders'),
+        ('Count the records of a topic that consumers can read, and those of aborted transactions:',
+         'kbroker-topics --bootstrap-server localhost:9092 --count --topic orders'),
         ('List the topics in the log directory of a stopped broker:',
          'kbroker-topics --data-dir /var/lib/kbroker --list'),
     ],

@@ -2,12 +2,14 @@
 the header of a batch has the number of its records."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_control_type
 from kbroker.record.records import decode_records
+
+BATCHES_BETWEEN_REPORTS = 100
 
 
 @dataclass(slots=True)
@@ -25,8 +27,36 @@ class RecordCounts:
     markers: int = 0
 
 
-def count_records(batches: Iterable[tuple[BatchHeader, memoryview | None]], position: int,
-                  last_stable_offset: int) -> RecordCounts:
+class Walk:
+    """An iteration over batches that reports its progress. It ends early if the time is over. Then `was_cut` is true,
+    and `next_offset` is the offset at which it ended."""
+
+    def __init__(self, batches: Iterable[tuple[BatchHeader, memoryview | None]], start_offset: int,
+                 advance: Callable[[int], None], is_over: Callable[[], bool]):
+        self._batches = batches
+        self._advance = advance
+        self._is_over = is_over
+        self._reported = self.next_offset = start_offset
+        self.was_cut = False
+
+    def __iter__(self) -> Iterator[tuple[BatchHeader, memoryview | None]]:
+        for number, (header, batch) in enumerate(self._batches):
+            if number % BATCHES_BETWEEN_REPORTS == 0:
+                self._report()
+                if self._is_over():
+                    self.was_cut = True
+                    return
+            yield header, batch
+            self.next_offset = header.last_offset + 1
+        self._report()
+
+    def _report(self) -> None:
+        self._advance(self.next_offset - self._reported)
+        self._reported = self.next_offset
+
+
+def count_records(batches: Iterable[tuple[BatchHeader, memoryview | None]], position: int, last_stable_offset: int,
+                  was_cut: Callable[[], bool] = lambda: False) -> RecordCounts:
     """Count the records at or above `position`, by their outcome.
 
     `batches` must reach from `position` to the end of the log. The bytes of a batch may be None, except for markers and
@@ -34,7 +64,8 @@ def count_records(batches: Iterable[tuple[BatchHeader, memoryview | None]], posi
     transaction. The transaction's outcome is in this marker.
 
     Compaction removes the marker of an aborted transaction only after its records. A transaction without a marker is
-    therefore committed if it is below the last stable offset. Above, it is open.
+    therefore committed if it is below the last stable offset. Above, it is open. If `was_cut` returns true at the end
+    of `batches`, later markers are missing, and each transaction without a marker counts as undecided.
 
     Raise KafkaError if a batch or a marker cannot be read.
     """
@@ -59,8 +90,12 @@ def count_records(batches: Iterable[tuple[BatchHeader, memoryview | None]], posi
             counts.committed += count
         else:
             counts.held += count
-    counts.committed += sum(below for below, _ in transactions.values())
+    without_marker = sum(below for below, _ in transactions.values())
     counts.undecided = sum(above for _, above in transactions.values())
+    if was_cut():
+        counts.undecided += without_marker
+    else:
+        counts.committed += without_marker
     return counts
 
 

@@ -1,8 +1,10 @@
-"""kbroker-topics. Its options and its output are those of kafka-topics."""
+"""kbroker-topics. Its options and its output are those of kafka-topics. It also counts records."""
 from __future__ import annotations
 
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import click
@@ -12,18 +14,20 @@ from kbroker.base.topic_partition import TopicPartition
 from kbroker.base.words import words_for_bytes
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
-from kbroker_tools.base.render import Column, Output
+from kbroker_tools.base.render import Column, Output, Progress
 from kbroker_tools.base.topic_pattern import pattern_of
-from kbroker_tools.base.view import Unreadable
+from kbroker_tools.base.view import PartitionOffsets, Unreadable, View
 from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
 
-ACTIONS = ('list', 'describe', 'create', 'alter', 'delete')
+ACTIONS = ('list', 'describe', 'count', 'create', 'alter', 'delete')
+READING_ACTIONS = ('list', 'describe', 'count')
 DESCRIBE_FILTERS = ('under_replicated_partitions', 'unavailable_partitions', 'under_min_isr_partitions',
                     'at_min_isr_partitions')
 GOES_WITH = {
-    'topic_id': ('describe',), 'partitions': ('create', 'alter'), 'replication_factor': ('create',),
+    'topic_id': ('describe', 'count'), 'partitions': ('create', 'alter'), 'replication_factor': ('create',),
     'replica_assignment': ('create', 'alter'), 'config': ('create',), 'if_not_exists': ('create',),
-    'if_exists': ('alter', 'delete', 'describe'), 'exclude_internal': ('list', 'describe'),
+    'if_exists': ('alter', 'delete', 'describe', 'count'), 'exclude_internal': READING_ACTIONS,
+    'timeout_ms': ('count',),
     'topics_with_overrides': ('describe',), 'size': ('describe',), **{name: ('describe',) for name in DESCRIBE_FILTERS},
 }
 PARTITIONS_IN_AN_ANSWER = 2000
@@ -34,11 +38,19 @@ PARTITION_COLUMNS = (
     Column('in_sync_replicas', 'Isr'), Column('eligible_leader_replicas', 'Elr'),
     Column('last_known_eligible_leader_replicas', 'LastKnownElr'))
 SIZE_COLUMN = Column('size', 'Size', 'right')
+COUNT_COLUMNS = (
+    Column('topic', 'TOPIC'), Column('partition', 'PARTITION', 'right'), Column('readable', 'READABLE', 'right'),
+    Column('held', 'HELD', 'right'), Column('undecided', 'UNDECIDED', 'right'), Column('aborted', 'ABORTED', 'right'),
+    Column('markers', 'MARKERS', 'right'), Column('log_start_offset', 'LOG-START-OFFSET', 'right'),
+    Column('log_end_offset', 'LOG-END-OFFSET', 'right'), Column('counted_to_offset', 'COUNTED-TO-OFFSET', 'right'))
+ALL_PARTITIONS = 'all'
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--list', is_flag=True, help='Print the names of all topics.')
 @click.option('--describe', is_flag=True, help='Print partitions and settings of the topics.')
+@click.option('--count', is_flag=True, help='Count the records of the topics, by what read_committed consumers get of '
+              'them. A broker must send all records for this; a log directory needs only the headers of batches.')
 @click.option('--create', is_flag=True, help='Create a topic.')
 @click.option('--alter', is_flag=True, help='Add partitions to the topics. To change settings, use kbroker-configs.')
 @click.option('--delete', is_flag=True, help='Delete the topics.')
@@ -64,6 +76,8 @@ SIZE_COLUMN = Column('size', 'Size', 'right')
 @click.option('--at-min-isr-partitions', is_flag=True, help='Only partitions with exactly min.insync.replicas in sync.')
 @click.option('--size', is_flag=True, help="Print the size of each partition's log in bytes, as the last field of its "
               'line. A terminal and --json show sizes without this option.')
+@click.option('--timeout-ms', type=click.IntRange(1), metavar='MS', help='Stop counting after this time. '
+              'COUNTED-TO-OFFSET then says how far a partition was counted.')
 @click.option('--partition-size-limit-per-response', type=click.IntRange(1), metavar='N',
               default=PARTITIONS_IN_AN_ANSWER, show_default=True, help='The most partitions per request.')
 @cluster_options
@@ -72,12 +86,16 @@ SIZE_COLUMN = Column('size', 'Size', 'right')
 def main(as_json: bool, **options: Any) -> None:
     """List, describe, create, extend and delete topics.
 
-    The options and the output are those of kafka-topics; topics are sorted by name. --list and --describe work on a
-    log directory too.
+    The options and the output are those of kafka-topics; topics are sorted by name. --list, --describe and --count
+    work on a log directory too.
+
+    --count prints the numbers of records in each partition. READABLE records are those that a read_committed consumer
+    receives, from the start of the log to the last stable offset. HELD records are committed and above it. UNDECIDED
+    ones belong to open transactions, and ABORTED ones reach no read_committed consumer. MARKERS end transactions.
     """
     action = actions.chosen_action(options, ACTIONS)
     actions.check_companions(action, options, GOES_WITH)
-    if action in ('list', 'describe'):
+    if action in READING_ACTIONS:
         actions.check_at_most_one(options, ('topic', 'topic_id'))
         actions.check_at_most_one(options, (*DESCRIBE_FILTERS, 'topics_with_overrides'))
     else:
@@ -270,6 +288,57 @@ def _list(brokers: tuple[int, ...] | None) -> list[int] | None:
     return None if brokers is None else list(brokers)
 
 
+# ---- count
+
+def count(view: View, output: Output, options: dict[str, Any]) -> None:
+    """Print a row for each partition, and for text a row with the sums of each topic. Raise ToolError if the time was
+    over before all records were counted."""
+    names = chosen_topics(view, options)
+    topics = view.topics()
+    partitions = [(name, row.partition) for name in names for row in topics[name].partitions]
+    unreadable = view.unreadable(partitions)
+    note_unreadable(output, unreadable)
+    ends = view.partition_offsets_of([at for at in partitions if at not in unreadable])
+    unfinished: list[TopicPartition] = []
+    total = sum(found.high_watermark - found.log_start_offset for found in ends.values())
+    with output.progress('counting', total) as progress:
+        rows = list(count_rows(view, ends, _is_over(options['timeout_ms']), progress, unfinished))
+    output.table(COUNT_COLUMNS, rows if output.as_json else list(with_sums(rows)))
+    if unfinished:
+        raise ToolError(f'{view.place}: the time of {options["timeout_ms"]} ms was over before '
+                        f'{len(unfinished)} of {len(ends)} partitions were counted to their ends')
+
+
+def _is_over(limit_ms: int | None) -> Callable[[], bool]:
+    end = float('inf') if limit_ms is None else time.monotonic() + limit_ms / 1000
+    return lambda: time.monotonic() >= end
+
+
+def count_rows(view: View, ends: Mapping[TopicPartition, PartitionOffsets], is_over: Callable[[], bool],
+               progress: Progress, unfinished: list[TopicPartition]) -> Iterator[list[Any]]:
+    """Yield a row of COUNT_COLUMNS for each partition. Add the partitions that were not counted to their ends to
+    `unfinished`."""
+    from kbroker_tools.cluster.record_counts import Walk, count_records
+    for at, found in ends.items():
+        start, end = found.log_start_offset, found.high_watermark
+        walk = Walk(view.batch_headers(*at, start, end) if start < end else (), start, progress.advance, is_over)
+        counts = count_records(walk, start, found.last_stable_offset, lambda walk=walk: walk.was_cut)  # type: ignore[misc]
+        if walk.was_cut:
+            unfinished.append(at)
+        yield [*at, counts.committed, counts.held, counts.undecided, counts.aborted, counts.markers, start, end,
+               walk.next_offset if walk.was_cut else end]
+
+
+def with_sums(rows: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    """Yield the rows, and a row with the sums behind those of each topic with several partitions."""
+    for topic, group in groupby(rows, key=lambda row: row[0]):
+        partitions = list(group)
+        yield from partitions
+        if len(partitions) > 1:
+            yield [topic, ALL_PARTITIONS, *(sum(row[index] for row in partitions) for index in range(2, 7)),
+                   *[''] * (len(COUNT_COLUMNS) - 7)]
+
+
 # ---- create, alter and delete
 
 def create(view: Any, output: Output, options: dict[str, Any]) -> None:
@@ -338,7 +407,7 @@ def fail_for_each(results: dict[Any, KafkaError | None]) -> None:
         raise ToolError('; '.join(errors))
 
 
-RUN = {'list': list_topics, 'describe': describe, 'create': create, 'alter': alter, 'delete': delete}
+RUN = {'list': list_topics, 'describe': describe, 'count': count, 'create': create, 'alter': alter, 'delete': delete}
 
 if __name__ == '__main__':
     main(prog_name='kbroker-topics')

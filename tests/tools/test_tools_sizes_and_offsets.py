@@ -1,16 +1,23 @@
-"""kbroker-log-dirs, kbroker-get-offsets, kbroker-delete-records and the sizes of kbroker-topics: a live broker and its
-log directory give the same answers, and bad input is reported before anything is done."""
+"""kbroker-log-dirs, kbroker-get-offsets, kbroker-delete-records and the sizes and counts of kbroker-topics: a live
+broker and its log directory give the same answers, and bad input is reported before anything is done."""
+import io
 import json
 import os
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
 from support.brokers.broker_fixtures import module_broker
 from support.brokers.broker_process import PROMPT
 from support.runner.command_runner import main_of, run_in_process
+from support.worlds.in_memory_view import InMemoryLog
 
 from kbroker.client import Admin, Producer
 from kbroker.client.descriptions import LogDirectory, ReplicaSize
+from kbroker_tools.base.command import ToolError
+from kbroker_tools.base.render import Output
+from kbroker_tools.base.view import PartitionInfo, PartitionOffsets, TopicInfo
+from kbroker_tools.commands import topics
 from kbroker_tools.commands.log_dirs import java_exception, kafka_json
 
 broker = module_broker(PROMPT | {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'})
@@ -156,6 +163,64 @@ def test_json_has_the_sizes_of_partitions_and_topics(written):
         done = run_in_process('topics', *place, '--describe', '--topic', 'orders', '--json')
         row = json.loads(done.stdout)
         assert row['size_bytes'] == sum(each['size_bytes'] for each in row['partitions']) > 0
+
+
+# ---- the counts of kbroker-topics
+
+def test_records_are_counted_by_what_a_consumer_gets(written):
+    rows = [json.loads(line) for line in both(written, 'topics', '--count', '--topic', 'orders', '--json').splitlines()]
+    assert [(row['readable'], row['held'], row['undecided'], row['aborted'], row['markers']) for row in rows] == [
+        (0, 0, 0, 0, 0), (10, 0, 3, 0, 1), (0, 0, 0, 0, 0)]
+    assert [(row['log_start_offset'], row['log_end_offset'], row['counted_to_offset']) for row in rows] == [
+        (0, 0, 0), (0, 14, 14), (0, 0, 0)]
+
+
+def test_a_topic_with_several_partitions_has_a_row_of_sums(written):
+    rows = [line.split('\t') for line in live(written, 'topics', '--count', '--exclude-internal').stdout.splitlines()]
+    assert [(row[0].strip(), row[1].strip()) for row in rows[1:]] == [
+        ('compacted', '0'), ('orders', '0'), ('orders', '1'), ('orders', '2'), ('orders', 'all'), ('payments', '0'),
+        ('scratch', '0'), ('scratch', '1'), ('scratch', 'all')]
+    assert [cell.strip() for cell in rows[5][2:7]] == ['10', '0', '3', '0', '1']
+
+
+class Batches:
+    """A view of one partition with a transaction. Each of its 250 batches takes 1 ms to read."""
+
+    place, is_live = 'nowhere', True
+
+    def __init__(self):
+        self.log, self.now_s = InMemoryLog(), 0.0
+        for _ in range(250):
+            self.log.write(producer_id=1, epoch=0)
+        self.log.end(1, 0)
+
+    def topics(self):
+        return {'orders': TopicInfo('orders', bytes(16), False, (PartitionInfo('orders', 0, 1),))}
+
+    def unreadable(self, partitions):
+        return {}
+
+    def partition_offsets_of(self, partitions):
+        return {at: PartitionOffsets(0, self.log.end_offset, self.log.end_offset) for at in partitions}
+
+    def batch_headers(self, topic, partition, start_offset, end_offset):
+        for header, batch in self.log.batches(start_offset, end_offset):
+            self.now_s += 0.001
+            yield header, batch
+
+
+@pytest.mark.parametrize(('limit_ms', 'expected', 'reached'), [
+    (1, (0, 0), 0), (50, (0, 100), 100), (150, (0, 200), 200), (10_000, (250, 0), 251), (None, (250, 0), 251)])
+def test_a_count_that_ran_out_of_time_says_how_far_it_came(monkeypatch, limit_ms, expected, reached):
+    """The marker was not reached in time, so the records are undecided."""
+    view, out = Batches(), io.StringIO()
+    monkeypatch.setattr(topics.time, 'monotonic', lambda: view.now_s)
+    options = {'topic': None, 'topic_id': None, 'exclude_internal': False, 'if_exists': False, 'list': False,
+               'timeout_ms': limit_ms}
+    with pytest.raises(ToolError, match='1 of 1 partitions') if reached < 251 else nullcontext():
+        topics.count(view, Output(True, out), options)
+    row = json.loads(out.getvalue())
+    assert ((row['readable'], row['undecided']), row['counted_to_offset']) == (expected, reached)
 
 
 # ---- get-offsets
