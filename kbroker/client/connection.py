@@ -457,7 +457,7 @@ class Connection:
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
         if self._answers == 0 and self.config.is_tls:
             from kbroker.security.tls_failures import why_the_broker_refuses
-            why = why_the_broker_refuses(getattr(error, 'reason', None))
+            why = why_the_broker_refuses(getattr(error, 'reason', None), self.config.tls.private_key is not None)
             return self._broken(f'{text}: {why or "does the listener ask for a client certificate (ssl.keystore.*)?"}',
                                 is_lasting=True)
         if self._answers == 0:

@@ -25,7 +25,8 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
         raise AnswerTimeout(f'{address} did not answer the TLS handshake in time: it may not speak TLS; check the port '
                             'and security.protocol') from None
     except OSError as error:
-        raise ClientError(f'{address}: the TLS handshake failed: {why_the_handshake_failed(error)}', True) from None
+        raise ClientError(f'{address}: the TLS handshake failed: '
+                          f'{why_the_handshake_failed(error, config.private_key is not None)}', True) from None
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:

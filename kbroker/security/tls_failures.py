@@ -21,7 +21,10 @@ REFUSED_CERTIFICATES = {
     'SSLV3_ALERT_BAD_CERTIFICATE': 'it is for another host name, or not valid yet',
     'SSLV3_ALERT_CERTIFICATE_UNKNOWN': 'it does not trust it, or it has expired or is for another host name',
     'SSLV3_ALERT_UNSUPPORTED_CERTIFICATE': 'its type or its use is not supported'}
-"""Maps the alerts about a certificate to what the peer says about it."""
+"""Maps the alerts about a certificate to what the peer says about it. Java sends the one for a bad certificate if there
+is none.
+"""
+ASKED_FOR_CERTIFICATE = ('TLSV13_ALERT_CERTIFICATE_REQUIRED', 'SSLV3_ALERT_HANDSHAKE_FAILURE')
 
 
 def raw_reason(error: ssl.SSLError) -> str:
@@ -89,27 +92,28 @@ def why_the_broker_is_refused(error: ssl.SSLCertVerificationError, host: str) ->
     return f'{error.verify_message.rstrip(".")}; check ssl.truststore.location'
 
 
-def why_the_broker_refuses(reason: str | None) -> str | None:
-    """Return why a broker ended the handshake, given OpenSSL's name of its alert. Return None for any other reason."""
-    if reason is None:
-        return None
+def why_the_broker_refuses(reason: str | None, has_certificate: bool) -> str | None:
+    """Return why a broker ended the handshake, given OpenSSL's name of its alert. Return None for any other reason.
+
+    `has_certificate` is true if the client has a certificate to show.
+    """
+    if reason in NO_COMMON_VERSION:
+        return 'the broker has no version of TLS that ssl.enabled.protocols of this client has'
+    if not has_certificate and (reason in REFUSED_CERTIFICATES or reason in ASKED_FOR_CERTIFICATE):
+        return 'the broker asks for a client certificate, and ssl.keystore.location is not set'
     if reason in REFUSED_CERTIFICATES:
         return f'the broker refuses the certificate of this client (ssl.keystore.location): ' \
                f'{REFUSED_CERTIFICATES[reason]}'
-    if reason == 'TLSV13_ALERT_CERTIFICATE_REQUIRED':
-        return 'the broker asks for a client certificate, and ssl.keystore.location is not set'
-    if reason in NO_COMMON_VERSION:
-        return 'the broker has no version of TLS that ssl.enabled.protocols of this client has'
     if reason == 'SSLV3_ALERT_HANDSHAKE_FAILURE':
-        return 'the broker asks for a client certificate (ssl.keystore.location), or has no cipher suite of this client'
+        return 'the broker has no cipher suite of this client, or refuses its certificate (ssl.keystore.location)'
     return None
 
 
-def why_the_handshake_failed(error: OSError) -> str:
+def why_the_handshake_failed(error: OSError, has_certificate: bool) -> str:
     """Return why a handshake with a broker failed, apart from the broker's certificate."""
     if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
         return 'the peer closed the connection: the port may not speak TLS; check the port and security.protocol'
     if error.reason in NOT_TLS or error.reason == 'RECORD_LAYER_FAILURE':
         return 'the peer answers without TLS: the port may not speak TLS; check the port and security.protocol'
-    return f'{why_the_broker_refuses(error.reason) or "the broker and this client do not agree"} (TLS: ' \
-           f'{raw_reason(error)})'
+    why = why_the_broker_refuses(error.reason, has_certificate) or 'the broker and this client do not agree'
+    return f'{why} (TLS: {raw_reason(error)})'
