@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.serving.authorization import may_on_cluster
+from kbroker.apis.serving.authorization import may_on_cluster, missing_right
 from kbroker.apis.serving.long_answers import Pace, Steps, counted
 from kbroker.apis.serving.replica_assignments import check_count, check_replicas
 from kbroker.apis.serving.request import Api, Request
@@ -49,7 +49,8 @@ def handle(request: Request, body: Any) -> Steps:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'the topic is named {count} times')
             if count == 1:
                 if not may_create_all and not request.may(Operation.CREATE, ResourceType.TOPIC, topic.name):
-                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'Authorization failed.')
+                    right = missing_right(request, Operation.CREATE, ResourceType.TOPIC, topic.name)
+                    raise KafkaError(right.code, f'{right}, or on the cluster')
                 checked.append(check(request, topic))
         except KafkaError as error:
             response.topics.append(failed(topic.name, error.code, str(error)))

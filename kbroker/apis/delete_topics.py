@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kbroker.apis.serving.authorization import may_on_cluster, require
+from kbroker.apis.serving.authorization import may_on_cluster, missing_right, require
 from kbroker.apis.serving.long_answers import Pace, Steps, counted
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -85,7 +85,7 @@ class Rights:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'topic {name!r} does not exist')
         if not self.may_delete(topic):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            raise missing_right(self._request, Operation.DELETE, ResourceType.TOPIC, name)
         return topic
 
     def with_id(self, topic_id: bytes, result: Any) -> Topic:
@@ -99,7 +99,7 @@ class Rights:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if not self.may_delete(topic):
             result.name = topic.name
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            raise missing_right(self._request, Operation.DELETE, ResourceType.TOPIC, topic.name)
         return topic
 
     def may_describe(self, topic: Topic) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.serving.authorization import CODES, require
+from kbroker.apis.serving.authorization import missing_right, require
 from kbroker.apis.serving.long_answers import Pace, Steps, counted, each
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -53,7 +53,8 @@ def handle(request: Request, body: Any) -> Steps:
             found = found or coordinator(request, body.key_type)
             coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
         else:
-            coordinators.append(failed(key, CODES[resource_type], ''))
+            right = missing_right(request, DESCRIBE, resource_type, key)
+            coordinators.append(failed(key, right.code, str(right)))
         if pace.spend():
             yield
     return FindCoordinatorResponse(coordinators=coordinators)

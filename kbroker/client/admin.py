@@ -338,7 +338,7 @@ class Admin(AdminRequests):
         request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
         least = 1 if set(resource_types) - {ResourceType.CLIENT_METRICS} else 0
         answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
-        check(answer.error_code, 'listing configurations')
+        check(answer.error_code, 'listing configurations', api='ListConfigResources')
         return [(row.resource_type, row.resource_name) for row in answer.config_resources]
 
     def list_log_directories(self) -> list[str]:
@@ -355,7 +355,7 @@ class Admin(AdminRequests):
                                                 for topic, indexes in indexes_by_topic(partitions).items()]
         found = []
         for node_id, answer in self._ask_all(request(topics=rows), 'describing log directories', 1, broker_ids):
-            check(answer.error_code, f'describing the log directories of broker {node_id}')
+            check(answer.error_code, f'describing the log directories of broker {node_id}', api='DescribeLogDirs')
             found += [log_directory_of(node_id, row) for row in answer.results]
         return found
 
@@ -426,7 +426,7 @@ class Admin(AdminRequests):
 
         rows = self._ask_leaders(timestamps, ask, 'listing offsets')
         for at, row in rows.items():
-            check(row.error_code, f'listing offsets of {words_of(at)}')
+            check(row.error_code, f'listing offsets of {words_of(at)}', api='ListOffsets')
         return {at: ListedOffset(row.offset, row.timestamp, row.leader_epoch) for at, row in rows.items()}
 
     def describe_producers(self, partitions: Collection[TopicPartition],
@@ -501,7 +501,7 @@ class Admin(AdminRequests):
 
         rows = self._ask_leaders([(topic, partition)], ask, 'aborting')
         check(rows[topic, partition].error_code, f'writing an abort marker of producer id {producer_id} to '
-                                                 f'{topic}-{partition}')
+                                                 f'{topic}-{partition}', api='WriteTxnMarkers')
 
     def fence_producers(self, transactional_ids: Collection[str]) -> dict[str, Any]:
         """Abort the open transactions of the transactional ids, and fence their producers by InitProducerId.
@@ -676,7 +676,7 @@ class Admin(AdminRequests):
             request.OffsetDeleteRequestPartition(partition_index=index) for index in indexes])
             for topic, indexes in indexes_by_topic(partitions).items()]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
-        check(answer.error_code, f'deleting offsets of group {group_id!r}')
+        check(answer.error_code, f'deleting offsets of group {group_id!r}', api='OffsetDelete')
         return {(topic.name, row.partition_index): error_in(row, f'{topic.name}-{row.partition_index}')
                 for topic in answer.topics for row in topic.partitions}
 

@@ -185,7 +185,14 @@ def only_one(rows: list[Any], what: str) -> Any:
 
 
 def error_in(row: Any, what: str) -> KafkaError | None:
-    return error_of(row.error_code, what, getattr(row, 'error_message', None)) if row.error_code else None
+    if not row.error_code:
+        return None
+    return error_of(row.error_code, what, getattr(row, 'error_message', None), api_of(row))
+
+
+def api_of(row: Any) -> str:
+    """Return the name of the API that has answered with this row."""
+    return type(row).__qualname__.partition('Response')[0]
 
 
 def raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:

@@ -186,7 +186,7 @@ class ClassicMember(GroupMember):
                 self.member_id = ''
                 kept.clear()
             else:
-                check(answer.error_code, self._words('JoinGroup'))
+                check(answer.error_code, self._words('JoinGroup'), api='JoinGroup')
                 self.member_id, self.generation_id = answer.member_id, answer.generation_id
                 return answer
 
@@ -208,7 +208,7 @@ class ClassicMember(GroupMember):
             group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
             protocol_name=answer.protocol_name, assignments=assignments),
             self._settings.max_poll_interval_ms + JOIN_GRACE_MS)
-        check(synced.error_code, self._words('SyncGroup'))
+        check(synced.error_code, self._words('SyncGroup'), api='SyncGroup')
         return bytes(synced.assignment)
 
     def heartbeat_if_due(self) -> None:
@@ -235,7 +235,7 @@ class ClassicMember(GroupMember):
         if code.retriable:
             self._cluster.forget()
         elif code is not ErrorCode.NONE and not self._note_lost_place(code):
-            check(code, self._words('Heartbeat'))
+            check(code, self._words('Heartbeat'), api='Heartbeat')
 
     def leave(self) -> None:
         """Leave the group, which releases the partitions immediately.

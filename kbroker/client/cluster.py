@@ -361,7 +361,7 @@ class Cluster:
         for topic in answer.topics:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise error_of(topic.error_code, f'topic {topic.name}', 'it does not exist')
-            check(topic.error_code, f'topic {topic.name}')
+            check(topic.error_code, f'topic {topic.name}', api='Metadata')
         if missing := set(names) - self._topics.keys():
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'topic {min(missing)}: found no answer in the metadata')
         return {name: self._topics[name] for name in names}

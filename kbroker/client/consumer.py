@@ -362,7 +362,7 @@ class Consumer:
         elif code in RETRIED or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._cluster.forget()      # the next fetch gets the error of a deleted topic from its metadata
         else:
-            raise error_of(fetched.row.error_code, what)
+            raise error_of(fetched.row.error_code, what, api='Fetch')
 
     # ---- positions
 

@@ -92,5 +92,5 @@ def _fetch(cluster: Cluster, topic: str, partition: int, offset: int, level: Iso
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
     if rows[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise OutOfDate(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error_of(rows[0].error_code, what)))
-    check(rows[0].error_code, what)
+    check(rows[0].error_code, what, api='Fetch')
     return rows[0]

@@ -134,7 +134,8 @@ class GroupMember(Membership):
                 for row in topic.partitions:
                     if row.error_code:
                         self._note_lost_place(known_code(row.error_code))
-                        raise error_of(row.error_code, self._words(f'offset of {topic.name}-{row.partition_index}'))
+                        raise error_of(row.error_code, self._words(f'offset of {topic.name}-{row.partition_index}'),
+                                       api='OffsetCommit')
         self._retrying(commit, 'OffsetCommit')
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -151,11 +152,12 @@ class GroupMember(Membership):
                 group_id=self.group_id, topics=topics,
                 require_stable=self._settings.isolation_level == 'read_committed'),
                 max_version=LAST_OFFSET_FETCH_VERSION)
-            check(answer.error_code, self._words('OffsetFetch'))
+            check(answer.error_code, self._words('OffsetFetch'), api='OffsetFetch')
             found = {}
             for topic in answer.topics:
                 for row in topic.partitions:
-                    check(row.error_code, self._words(f'offset of {topic.name}-{row.partition_index}'))
+                    check(row.error_code, self._words(f'offset of {topic.name}-{row.partition_index}'),
+                          api='OffsetFetch')
                     if row.committed_offset >= 0:
                         found[topic.name, row.partition_index] = OffsetAndMetadata(
                             row.committed_offset, row.committed_leader_epoch, row.metadata or '')

@@ -79,7 +79,7 @@ class Outcomes:
             self.finish(queue, batch, row.base_offset)
             return
         what = f'{queue.topic}-{queue.partition}'
-        error = error_of(row.error_code, what, row.error_message)
+        error = error_of(row.error_code, what, row.error_message, 'Produce')
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.records_count > 1:
             queue.put_back_halves(batch)
             self._counts.add('batch_split_total')

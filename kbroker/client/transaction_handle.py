@@ -104,7 +104,7 @@ def _error(code: int, what: str) -> KafkaError | None:
     """
     if not code:
         return None
-    error = error_of(code, what)
+    error = error_of(code, what, api='EndTxn')
     if known_code(code) in _FENCED:
         return ProducerFencedError(error.code, f'{error} (the transaction ended the other way, or a newer producer has '
                                                'the id)')

@@ -343,7 +343,7 @@ class TransactionManager:
                 code = _worst_code(answer)
                 if code is ErrorCode.NONE:
                     return answer
-                error = error_of(code, self._words(name))
+                error = error_of(code, self._words(name), api=name)
                 severity = severity_at_coordinator(code)
             except ClientError as lost:
                 if lost.is_lasting:

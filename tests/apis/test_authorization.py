@@ -160,3 +160,21 @@ def test_a_client_without_rights_gets_the_codes_of_what_it_lacks(answers, case):
         if version >= SILENT.get(case.name, 0):
             found = denials(answers[case.name, 'nothing', version])
             assert found == ({expected} if isinstance(expected, int) else set(expected)), version
+
+
+def test_the_text_of_an_error_names_the_right_that_is_missing_and_not_whether_the_topic_exists(tmp_path):
+    from support.brokers.in_process_broker import InProcessBroker
+
+    with InProcessBroker(tmp_path / 'data') as broker:
+        topic = {'name': 'payments', 'num_partitions': 1, 'replication_factor': 1}
+        ApiClient(broker).ask('CreateTopics', topics=[topic])
+        ask = client_of(broker, with_authorizer(broker, []), 'alice').ask
+        (row,) = ask('CreateTopics', topics=[topic | {'name': 'new'}]).topics
+        assert row.error_message == 'User:alice needs CREATE on topic new, or on the cluster'
+        rows = ask('DeleteTopics', topics=[{'name': name} for name in ('payments', 'missing')]).responses
+        assert [row.error_message for row in rows] == [
+            f'User:alice needs DESCRIBE on topic {name}' for name in ('payments', 'missing')]
+        (row,) = ask('FindCoordinator', key_type=0, coordinator_keys=['billing']).coordinators
+        assert row.error_message == 'User:alice needs DESCRIBE on group billing'
+        assert ask('DescribeAcls', resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
+                   ).error_message == 'User:alice needs DESCRIBE on the cluster'

@@ -22,6 +22,7 @@ class Asking:
 
     def __init__(self, authorizer):
         self.access = authorizer.access_of(ALICE, '10.0.0.1')
+        self.principal = ALICE
 
     def may(self, operation, resource_type, name, quiet=False):
         return self.access.may(operation, resource_type, name, None, quiet)
@@ -29,13 +30,16 @@ class Asking:
 
 def test_a_right_that_is_missing_is_the_error_of_its_resource():
     request = Asking(Authorizer())
-    for resource_type, code in ((ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-                                (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-                                (ResourceType.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-                                (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)):
+    for resource_type, code, words in (
+            (ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'topic a\\nb'),
+            (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, 'group a\\nb'),
+            (ResourceType.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 'the cluster'),
+            (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+             'transactional id a\\nb')):
         with pytest.raises(KafkaError) as refused:
-            require(request, Operation.DESCRIBE, resource_type, 'name')
+            require(request, Operation.DESCRIBE, resource_type, 'a\nb')
         assert refused.value.code is code
+        assert str(refused.value) == f'User:alice needs DESCRIBE on {words}'
 
 
 def test_a_right_is_lost_at_once_when_its_acl_goes():

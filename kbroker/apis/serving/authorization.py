@@ -6,6 +6,7 @@ from kbroker.apis.serving.request import Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType as ConfigType
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
+from kbroker.security.escape import shown
 
 IDEMPOTENT_WRITE, WRITE = Operation.IDEMPOTENT_WRITE, Operation.WRITE
 CLUSTER, TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
@@ -15,6 +16,11 @@ CODES = {
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+MOST_OF_A_PRINCIPAL = 64
+"""The most characters of the client's name in the text of an error. A request may name very many resources, and each
+has a text in the response.
+"""
+WORDS = {TOPIC: 'topic', ResourceType.GROUP: 'group', ResourceType.TRANSACTIONAL_ID: 'transactional id'}
 
 ACL_TYPE_OF_CONFIG: dict[int, ResourceType] = {
     ConfigType.TOPIC: ResourceType.TOPIC,
@@ -30,7 +36,21 @@ def require(request: Request, operation: Operation, resource_type: ResourceType,
     """Raise KafkaError unless the client may do `operation` with the resource. The error code depends on
     `resource_type`."""
     if not request.may(operation, resource_type, name):
-        raise refusal(resource_type)
+        raise missing_right(request, operation, resource_type, name)
+
+
+def missing_right(request: Request, operation: Operation, resource_type: ResourceType, name: str) -> KafkaError:
+    """Return the error for a client that lacks a right. Its text names the right, for APIs whose response has a text.
+
+    The text depends on nothing but the request and the client's own name, so it does not show whether the resource
+    exists.
+    """
+    what = 'the cluster' if resource_type is CLUSTER else f'{WORDS[resource_type]} {shown(name)}'
+    return KafkaError(CODES[resource_type], f'{_who(request)} needs {operation.name} on {what}')
+
+
+def _who(request: Request) -> str:
+    return shown(str(request.principal), MOST_OF_A_PRINCIPAL)
 
 
 def refusal(resource_type: int) -> KafkaError:
@@ -61,4 +81,5 @@ def require_idempotent_write(request: Request) -> None:
     if request.access is None or may_on_cluster(request, IDEMPOTENT_WRITE, quiet=True):
         return
     if not request.access.may_by_type(WRITE, TOPIC, request):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message)
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f'{_who(request)} needs WRITE on a topic, or '
+                         'IDEMPOTENT_WRITE on the cluster')
