@@ -92,6 +92,10 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Show every setting of the broker and its source as JSON:',
          'kbroker-configs --bootstrap-server localhost:9092 --describe --broker 1 --all --json'),
     ],
+    'kbroker-exporter': [
+        ('Print the metrics of a cluster once, without those of internal topics:',
+         "kbroker-exporter --bootstrap-server localhost:9092 --topics '[^_].*' --once"),
+    ],
     'kbroker-features': [
         ('Print the feature levels of a cluster:',
          'kbroker-features --bootstrap-server localhost:9092 describe'),

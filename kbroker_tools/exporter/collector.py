@@ -1,4 +1,4 @@
-"""Collects the facts of a cluster. What costs much is kept from one collection to the next."""
+"""Collects the facts of a cluster. Costly facts are kept from one collection to the next."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ SIZES_EVERY_MS = 60_000
 """The time for which sizes are kept. A broker walks over all its partitions to tell them."""
 MOST_HELD = 2_000
 """The most held partitions whose producers a collection asks for. Those that hold most come first."""
-MOST_PROBED = 500
+MOST_PROBED = 2_000
 """The most partitions whose producers a collection asks for only to learn whether they have transactions."""
 PROBED_AGAIN_MS = 600_000
 
@@ -38,12 +38,12 @@ def every(_: str) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """What to collect, and within which bounds."""
+    """The choice of topics and groups, and the bounds of a collection."""
 
     selects_topic: Callable[[str], bool] = every
     selects_group: Callable[[str], bool] = every
     is_filtered: bool = False
-    """Whether `selects_topic` leaves out topics."""
+    """True if `selects_topic` leaves out topics."""
     timeout_ms: int = 8_000
     """The time of one collection. The parts that do not fit are missing."""
     read_bytes: int = 8 << 20
@@ -107,7 +107,7 @@ class Collector:
         now_ms = self._clock.monotonic_ms()
         lagging = {at for group in groups for at, offset in group.offsets.items()
                    if at in ends and offset < ends[at].last_stable_offset and at not in self._transactional}
-        probed = [at for at in lagging
+        probed = [at for at in sorted(lagging)
                   if at not in self._probed_ms or now_ms - self._probed_ms[at] >= PROBED_AGAIN_MS]
         found = read_producers(self._brokers, [*held[:MOST_HELD], *probed[:MOST_PROBED]], leaders)
         self._probed_ms = {at: probed_ms for at, probed_ms in self._probed_ms.items() if at in ends}

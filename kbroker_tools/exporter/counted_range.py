@@ -26,7 +26,7 @@ class CountedRange:
         self.start = self.end = start
         self.most_gaps = most_gaps
         self.is_cut = False
-        """Whether gaps were forgotten because there were too many."""
+        """True if gaps were forgotten because there were too many."""
         self._firsts = array('q')
         self._ends = array('q')
         self._before = array('q')
@@ -105,8 +105,8 @@ class CountedRange:
 
 
 class PartitionCount:
-    """What is counted of one partition: a range that grows to the last stable offset, and one below it that grows to
-    the first one."""
+    """The count of one partition: a range that grows to the last stable offset, and one below it that grows to the
+    first one."""
 
     def __init__(self) -> None:
         self._main: CountedRange | None = None

@@ -102,7 +102,7 @@ class Problem(NamedTuple):
     objects: int
     """The number of objects, such as partitions, that it concerns."""
     text: str
-    """What happened to the first of them."""
+    """The error of the first of them."""
 
     @property
     def line(self) -> str:

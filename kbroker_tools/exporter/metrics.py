@@ -90,7 +90,7 @@ STABLE_LAG = gauge('kbroker_exporter_group_lag_to_last_stable_offset', 'Offsets 
 RECORDS = gauge('kbroker_exporter_group_lag_records', 'Records that a read_committed consumer of the group gets before '
                 'it reaches the last stable offset. Absent unless the number is exact.', OF_GROUP, OFFSETS)
 RECORDS_LEAST = gauge('kbroker_exporter_group_lag_records_at_least', 'The lower bound of the records, where the exact '
-                      'number is not known.', OF_GROUP, OFFSETS)
+                      'number is not known and the bound is above 0.', OF_GROUP, OFFSETS)
 RECORDS_MOST = gauge('kbroker_exporter_group_lag_records_at_most', 'The upper bound of the records, where the exact '
                      'number is not known.', OF_GROUP, OFFSETS)
 AGE = gauge('kbroker_exporter_group_offset_age_seconds', 'The age of the first batch that the group has not read; 0 if '
@@ -218,7 +218,7 @@ def _of_lags(facts: ClusterFacts) -> Iterator[Sample | None]:
         if lag.records.is_exact:
             yield RECORDS, _group_labels(lag), lag.records.most
     for lag in by_most:
-        if not lag.records.is_exact:
+        if not lag.records.is_exact and lag.records.least:
             yield RECORDS_LEAST, _group_labels(lag), lag.records.least
     for lag in by_most:
         if not lag.records.is_exact:
