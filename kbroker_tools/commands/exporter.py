@@ -64,7 +64,11 @@ def main(bootstrap_server: str, command_config: Path | None, listen: str, interv
     except ConfigError:
         raise click.BadParameter(f'found {listen!r}, expected HOST:PORT, an IPv6 host in brackets',
                                  param_hint='--listen') from None
-    serve(cluster, options, address.host, address.port, int(interval * 1000), lambda text: warn(f'{PROGRAM}: {text}'))
+    place: tuple[str, ...] = ('--bootstrap-server', bootstrap_server)
+    if command_config is not None:
+        place = (*place, '--command-config', str(command_config))
+    serve(cluster, options, address.host, address.port, int(interval * 1000), place,
+          lambda text: warn(f'{PROGRAM}: {text}'))
 
 
 def _matcher(option: str, pattern: str | None) -> Callable[[str], bool]:

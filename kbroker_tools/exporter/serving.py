@@ -11,16 +11,19 @@ from kbroker.http.routes import Route
 from kbroker.http.server import listen
 from kbroker.http.standalone import StandaloneServer
 from kbroker.metrics.exposition import content_type, text_of
+from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page
 from kbroker.settings.exposure import is_loopback
 from kbroker_tools.exporter.collector import Collector, Options
 from kbroker_tools.exporter.metrics import samples
+from kbroker_tools.exporter.page_facts import PageSource
 from kbroker_tools.exporter.sharing import SharedFacts
 
 
-def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms: int,
+def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms: int, place_options: tuple[str, ...],
           note: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `note` prints a line.
 
+    `place_options` has the options with which a command reaches the cluster, for commands to copy from the page.
     Raise OSError if the address is not available. Raise KafkaError if the cluster refuses the first login.
     """
     listener = listen(host, port)
@@ -35,21 +38,34 @@ def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms:
         refused.append(error)
         server.stop()
 
+    title = ', '.join(f'{name}:{number}' for name, number in cluster.config.bootstrap)
+    source = PageSource(title, place_options, server.clock)
     shared = SharedFacts(Collector(cluster, options, server.clock).collect, server.submit, interval_ms, server.clock,
-                         note, refuse)
+                         note, refuse, source.note)
     shared.begin()
     note(f'serving http://{where}/metrics')
-    server.run(listener, routes_of(shared), only_local_names=is_loopback(host))
+    server.run(listener, routes_of(shared, source), only_local_names=is_loopback(host))
     if refused:
         raise refused[0]
 
 
-def routes_of(shared: SharedFacts) -> list[Route]:
-    """Return the routes: the metrics, and the health of the exporter."""
+def routes_of(shared: SharedFacts, source: PageSource) -> list[Route]:
+    """Return the routes: the page, the metrics, and the health of the exporter."""
+    def show_page(request: HttpRequest) -> Answer:
+        def parts() -> Generator[object]:
+            facts = yield from shared.current()
+            yield from page(source.facts(facts, shared.problem), request.query)
+
+        return Answer(parts(), content_type=HTML, headers=HEADERS)
+
+    def show_file(request: HttpRequest) -> Answer:
+        return Answer([file_of_page(request.path)], content_type=FILES[request.path])
+
     def metrics(request: HttpRequest) -> Answer:
         form = content_type(request.headers.get('accept', ''))
 
         def parts() -> Generator[object]:
+            shared.counts.scrapes += 1
             facts = yield from shared.current()
             yield from text_of(samples(facts, shared.counts), form)
 
@@ -63,5 +79,5 @@ def routes_of(shared: SharedFacts) -> list[Route]:
             return text_answer(HTTPStatus.OK, 'ok')
         return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, shared.problem)
 
-    return [Route('/metrics', metrics), Route('/livez', is_alive, is_open=True),
-            Route('/readyz', is_ready, is_open=True)]
+    return [Route('/', show_page), *(Route(path, show_file) for path in FILES), Route('/metrics', metrics),
+            Route('/livez', is_alive, is_open=True), Route('/readyz', is_ready, is_open=True)]

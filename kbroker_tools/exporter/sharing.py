@@ -20,17 +20,19 @@ class SharedFacts:
 
     `submit` runs a collection in a thread, and calls back on the loop. `warn` prints a line. A failure is printed when
     it begins or changes, not at each scrape. `refuse(error)` is called if the first collection ends with a refused
-    login.
+    login, `on_facts(facts)` after each collection that reached the cluster.
     """
 
     def __init__(self, collect: Callable[[], ClusterFacts], submit: Submit, interval_ms: int, clock: Clock,
-                 warn: Callable[[str], None], refuse: Callable[[KafkaError], None]):
+                 warn: Callable[[str], None], refuse: Callable[[KafkaError], None],
+                 on_facts: Callable[[ClusterFacts], object] | None = None):
         self._collect = collect
         self._submit = submit
         self._interval_ms = interval_ms
         self._clock = clock
         self._warn = warn
         self._refuse = refuse
+        self._on_facts = on_facts
         self._began_ms: int | None = None
         self._running: Pause | None = None
         self._failure: str | None = None
@@ -54,8 +56,7 @@ class SharedFacts:
             self._submit(self._collect, self._end)
 
     def current(self) -> Generator[object, None, ClusterFacts | None]:
-        """Yield until the collection in progress has ended, and return its facts."""
-        self.counts.scrapes += 1
+        """Begin a collection if one is due. Yield until the collection in progress has ended, and return its facts."""
         self.begin()
         if self._running is not None:
             yield from self._running.wait()
@@ -67,6 +68,8 @@ class SharedFacts:
         if isinstance(result, ClusterFacts):
             self.counts.successes += 1
             self.facts = result
+            if self._on_facts is not None:
+                self._on_facts(result)
             self._tell_problems(result)
         else:
             self.counts.failures += 1

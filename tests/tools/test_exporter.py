@@ -13,8 +13,9 @@ from support.clients.tv1_producer import SocketPeer, Tv1Producer, create_topics
 from support.kafka.apache_kafka import KafkaProcess
 from support.runner.command_runner import ROOT, command_line, run_in_process
 
-from kbroker.base.clock import ManualClock
+from kbroker.base.clock import Clock, ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import LongWork
 from kbroker.client import Admin, Producer
 from kbroker.client.cluster import Cluster
@@ -22,10 +23,12 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError
 from kbroker.client.time_limit import OutOfTime
+from kbroker.page.render import page
 from kbroker.protocol.api_keys import ApiKey
 from kbroker_tools.exporter.collector import Collector, Options
-from kbroker_tools.exporter.facts import RecordBounds
+from kbroker_tools.exporter.facts import PartitionEnds, RecordBounds
 from kbroker_tools.exporter.metrics import METRICS, samples
+from kbroker_tools.exporter.page_facts import PageSource
 from kbroker_tools.exporter.sharing import SharedFacts
 
 SETTINGS = {'transaction.partition.verification.enable': 'false', 'log.retention.ms': '-1'}
@@ -177,6 +180,38 @@ def test_filters_choose_topics_and_groups(cluster):
     assert {size.topic for size in facts.sizes} == {'plain'}
 
 
+def test_the_page_shows_who_is_open_and_the_lags_of_groups(cluster):
+    facts = Collector(cluster, Options()).collect()
+    source = PageSource('cluster', (), Clock())
+    source.note(facts)
+    shown = source.facts(facts, None)
+    hold, = shown.transactions
+    assert (hold.transactional_id, hold.partitions, hold.held_records) == ('hold', (('orders', 0),), 2)
+    assert hold.deadline_ms == hold.began_ms + 60_000
+    assert {(each.topic, each.holder, each.held_records) for each in shown.held} == {
+        ('orders', 'hold', 2), ('late', None, 1)}
+    far = next(each for each in shown.lags if each.group == 'far')
+    assert (far.partitions, far.to_high_watermark, far.to_last_stable_offset) == (3, 16, 14)
+    html = b''.join(filter(None, page(shown, {})))
+    assert b'hold' in html and b'far' in html
+
+
+def test_the_page_shows_the_throughput_between_two_collections(cluster):
+    source = PageSource('cluster', (), Clock())
+    first = Collector(cluster, Options()).collect()
+    appended = {at: ends._replace(high_watermark=ends.high_watermark + 1) for at, ends in first.ends.items()}
+    second = replace(first, at_ms=first.at_ms + 2000, ends={**appended, ('new', 0): PartitionEnds(0, 500, 500)})
+    source.note(first)
+    assert source.facts(first, None).series == ()
+    source.note(second)
+    assert source.facts(second, None).series[0].values == [len(first.ends) / 2]
+
+
+def test_the_page_of_a_cluster_that_is_not_reached_says_why():
+    shown = PageSource('cluster', (), Clock()).facts(None, 'b:1 cannot be reached')
+    assert b'b:1 cannot be reached' in b''.join(filter(None, page(shown, {})))
+
+
 def test_each_sample_is_of_a_declared_metric_and_its_metric_is_in_one_piece(cluster):
     names = []
     for sample in samples(Collector(cluster, Options()).collect(), shared_counts()):
@@ -240,15 +275,11 @@ class Scrapes:
 
     def __init__(self, interval_ms=10_000):
         self.clock = ManualClock()
-        self.work = LongWork(self.clock_timers())
+        self.timers = Timers(self.clock)
+        self.work = LongWork(self.timers)
         self.lines, self.refusals, self.jobs, self.results = [], [], [], []
         self.shared = SharedFacts(self.collect, self.submit, interval_ms, self.clock, self.lines.append,
                                   self.refusals.append)
-
-    def clock_timers(self):
-        from kbroker.base.clock import Timers
-        self.timers = Timers(self.clock)
-        return self.timers
 
     def collect(self):
         raise AssertionError('the test ends collections')
@@ -346,6 +377,8 @@ def test_the_exporter_serves_while_its_cluster_is_gone_and_ends_at_sigterm():
         assert url.startswith('http://127.0.0.1:')
         with urllib.request.urlopen(url) as answer:
             assert '\nkbroker_exporter_up 0.0\n' in answer.read().decode()
+        with urllib.request.urlopen(url.removesuffix('metrics')) as answer:
+            assert b'127.0.0.1:1 cannot be reached' in answer.read()
         taken = subprocess.run(command_line('exporter', '--bootstrap-server', '127.0.0.1:1', '--listen',
                                             url.removeprefix('http://').removesuffix('/metrics')),
                                capture_output=True, text=True, check=False)
