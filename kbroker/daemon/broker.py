@@ -180,14 +180,15 @@ class Broker:
         """
         wanted = question.get('holds')
         if not isinstance(wanted, dict):
-            return self.report()
+            return (yield from self.report())
         node = self.node
         holds = yield from describe_holds(node.share_partitions, node.clock, HoldsFilter(
             wanted.get('topic'), wanted.get('partition'), wanted.get('group_id')))
         return {'cluster_id': node.metadata.cluster_id, **holds}
 
-    def report(self) -> Report:
+    def report(self) -> Steps[Report]:
         """Return the report that `kbroker status` prints."""
+        dead_letters = yield from self.node.share_partitions.dead_letter_counts()
         resident_bytes, most_resident_bytes = measure_memory()
         offline = self.node.logs.verification.offline()
         return {
@@ -200,7 +201,7 @@ class Broker:
             'offline': [{'topic': note.key[0], 'partition': note.key[1], 'reason': str(note.damages[0])[:MOST_REASON]}
                         for note in offline[:MOST_NAMED]],
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
-            'dead_letters': self.node.share_partitions.dead_letter_counts(),
+            'dead_letters': dead_letters,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
                         'limit': line.limit} for line in self._ledger]}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
@@ -67,6 +67,9 @@ classic member, the deadlines of the next JoinGroup and SyncGroup.
 
 A streams group also has one deadline that no member has: the time of its first assignment.
 """
+
+OFFSETS_AT_ONCE = 256
+"""The committed offsets of a group that a reader of all of them gets at one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +349,15 @@ class GroupCoordinator:
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
         """Return the keys of all offsets that the group has committed."""
         return self._part(group_id).shard.offsets.committed_keys(group_id)
+
+    def committed_in_parts(self, group_id: str) -> Iterator[list[tuple[OffsetKey, int]]]:
+        """Yield short lists of (key, committed offset). The caller may pause between two lists; an offset that is
+        deleted meanwhile is omitted."""
+        offsets = self._part(group_id).shard.offsets
+        keys = offsets.committed_keys(group_id)
+        for first in range(0, len(keys), OFFSETS_AT_ONCE):
+            yield [(key, committed.offset) for key in keys[first:first + OFFSETS_AT_ONCE]
+                   if (committed := offsets.committed(key)) is not None]
 
     def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], done: Completion) -> None:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)

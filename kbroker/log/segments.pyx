@@ -60,7 +60,11 @@ cdef class Segments:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.all)
+        cdef Segment segment
+        cdef int64_t size_bytes = 0
+        for segment in self.all:
+            size_bytes += segment.size_bytes
+        return size_bytes
 
     cdef int update_config(self, config) except -1:
         """Apply a new LogConfig. The index sizes of existing segments do not change."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.base.clock import Clock, Timer, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, Pace
 from kbroker.base.object_memory import memory_of
 from kbroker.group.config import GroupConfig
 from kbroker.group.memory import GroupMemory
@@ -125,6 +125,9 @@ class SharePartitions:
         self._letters: DeadLetters | None = None
         self._resume_timer: Timer | None = None
         self._is_loading = False
+        self.acquired_records = self.redelivered_records = 0
+        """The records that members have acquired since the start of the broker, and those of them that had been
+        delivered before."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -144,10 +147,15 @@ class SharePartitions:
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
         self._resume_after(0)
 
-    def dead_letter_counts(self) -> dict[str, int]:
-        """Return the number of records in memory that wait for their dead letters, and the counts of `DeadLetters`."""
-        waiting = sum(last - first + 1 for live in self._live.values() if live.jobs and live.records is not None
-                      for first, last, _ in live.records.archiving())
+    def dead_letter_counts(self) -> Steps[dict[str, int]]:
+        """Return, as long work, the number of records in memory that wait for their dead letters, and the counts of
+        `DeadLetters`."""
+        waiting, pace = 0, Pace()
+        for live in self.all():
+            ranges = live.records.archiving() if live.jobs and live.records is not None else []
+            waiting += sum(last - first + 1 for first, last, _ in ranges)
+            if pace.spend(1 + len(ranges)):
+                yield
         letters = self._letters
         written, refused, failures = (0, 0, 0) if letters is None else (
             letters.written, letters.refused, letters.failures)
@@ -320,6 +328,10 @@ class SharePartitions:
             acquired = records.acquire(member_id, batches, wanted, deadline_ms)
             self._count(live)
             if acquired:
+                for first, last, delivery_count in acquired:
+                    self.acquired_records += last - first + 1
+                    if delivery_count > 1:
+                        self.redelivered_records += last - first + 1
                 self._arm(live, deadline_ms)
                 return Fetched(self._slice(live, acquired, batches), acquired)
             if records.next_fetch_offset() == offset:
