@@ -67,11 +67,11 @@ class Node:
     # Handlers in C look up these attributes for each request. Looking up a slot takes less time than looking up a key
     # in a dict with more than 30 keys.
     __slots__ = (
-        '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch', 'audit',
-        'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'clock', 'config', 'directory',
+        '_advertised', '_began_ms', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch',
+        'audit', 'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
         'quotas', 'request_counts', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots',
-        'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+        'start_took_ms', 'started_ms', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
@@ -81,6 +81,11 @@ class Node:
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
+    started_ms: int
+    """The wall time at which the start began."""
+    start_took_ms: int
+    """The time in ms from the lock of the directory to the end of the recovery."""
+    _began_ms: int
     snapshots: SnapshotWriter
     _advertised: dict[str, tuple[str, int]]
 
@@ -143,6 +148,7 @@ class Node:
 
         Raise OSError, ConfigError, KafkaError or CorruptLogError, with a text for the operator.
         """
+        self.started_ms, self._began_ms = self.clock.wall_ms(), self.clock.monotonic_ms()
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
             # Check the directory before locking it: a directory that kbroker refuses must not even get a lock file.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
@@ -203,6 +209,7 @@ class Node:
         if self.config.log_flush_scheduler_interval_ms < LONG_MAX:
             self.timers.every(self.config.log_flush_scheduler_interval_ms,
                               lambda: self.long_work.start(self.topics.flush_by_time()))
+        self.start_took_ms = self.clock.monotonic_ms() - self._began_ms
 
     def _open_authorizer(self) -> None:
         """Put the ACLs of the metadata log into effect. Each later change of the ACLs takes effect immediately."""

@@ -379,6 +379,11 @@ class GroupCoordinator:
     def list_groups(self) -> list[Group]:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
+    def groups_in_parts(self) -> Iterator[list[Group]]:
+        """Yield the groups of each shard. The caller may pause between two lists."""
+        for part in list(self._parts):
+            yield list(part.shard.groups.values())
+
     def delete_group(self, group_id: str, done: Completion) -> None:
         """Delete a group. `done` completes when the group's tombstones are durable, or with an error.
 

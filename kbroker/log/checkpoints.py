@@ -140,6 +140,8 @@ class CheckpointFiles:
         self._syncing: dict[str, PartitionOffsets] = {}
         """Maps each file that is being synced to its new content."""
         self._is_given_up = False
+        self.writes: dict[str, int] = {}
+        """Maps the name of each file to the number of times that this process has written it durably."""
 
     def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
         """Replace a file durably before returning, even if `begin` is syncing it. Return whether that succeeded.
@@ -157,6 +159,7 @@ class CheckpointFiles:
             self._on_error(name, error)
             return False
         self._written[name] = offsets
+        self._count(name)
         return True
 
     def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
@@ -215,9 +218,13 @@ class CheckpointFiles:
         del self._syncing[name]
         if error is None:
             self._written[name] = offsets
+            self._count(name)
             done()
         else:
             self._on_error(name, error)
+
+    def _count(self, name: str) -> None:
+        self.writes[name] = self.writes.get(name, 0) + 1
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -152,6 +152,17 @@ class Cleaner:
         self._cleaned_log: Log | None = None
         self._timer: Timer | None = None
         self._is_running = False
+        self.cleanings = self.read_bytes = self.written_bytes = 0
+        """The cleanings since the start of the broker, and the bytes of the segments before and after them."""
+        self.ended_ms: int | None = None
+        """The wall time at which the last search for dirty logs ended; None before the first one of this process."""
+        self.worst_dirty_ratio = 0.0
+        """The largest dirty ratio that the last search has found, before it cleaned the logs."""
+
+    @property
+    def failed_logs(self) -> int:
+        """The number of logs that cannot be cleaned because of damage, or whose last cleaning has failed."""
+        return len(self._uncleanable) + len(self._failed)
 
     def start(self) -> None:
         """Load the cleaning progress that earlier processes have saved, and start the timer. Logs that are added later
@@ -194,6 +205,7 @@ class Cleaner:
         try:
             step = self._steps.throw(result) if isinstance(result, Exception) else self._steps.send(result)
         except StopIteration:
+            self.ended_ms = self._clock.wall_ms()
             self._look_later()
             return
         if step is None or isinstance(step, int):
@@ -218,7 +230,9 @@ class Cleaner:
     def _clean_all(self) -> Steps:
         """Choose the logs with the largest dirty parts and clean them. Repeat this until no log needs cleaning."""
         yield from self._write_checkpoint()
-        while logs := (yield from self._choose()):
+        is_repeated = False
+        while logs := (yield from self._choose(is_repeated=is_repeated)):
+            is_repeated = True
             for log in logs:
                 found = self._examine(log)      # again, because earlier logs took time
                 if found is not None and found.is_due:
@@ -230,17 +244,21 @@ class Cleaner:
                     self._cleaned_log = None
             yield from self._write_checkpoint()
 
-    def _choose(self) -> Generator[None, None, list[Log]]:
+    def _choose(self, *, is_repeated: bool) -> Generator[None, None, list[Log]]:
         """Return the logs that need cleaning most, sorted by dirty ratio, largest first."""
         self._uncleanable = {log for log in self._uncleanable if log.failure is None}
         self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log.failure is None}
-        due = []
+        due, worst = [], 0.0
         for number, log in enumerate(list(self._logs.logs.values()), 1):
             found = self._examine(log)
-            if found is not None and found.is_due:
-                due.append((found.dirty_ratio, -number, log))
+            if found is not None:
+                worst = max(worst, found.dirty_ratio)
+                if found.is_due:
+                    due.append((found.dirty_ratio, -number, log))
             if number % LOGS_AT_ONCE == 0:
                 yield
+        if not is_repeated:
+            self.worst_dirty_ratio = worst
         return [log for *_, log in heapq.nlargest(LOGS_OF_A_ROUND, due)]
 
     def _examine(self, log: Log) -> CleanableLog | None:
@@ -306,6 +324,9 @@ class Cleaner:
                 if log.failure is None:     # otherwise a swap may have failed, and the next start needs its files
                     _remove_cleaned(log.fs, log.directory, group[0].base_offset)
         self._first_dirty[log] = end_offset
+        self.cleanings += 1
+        self.read_bytes += before_bytes
+        self.written_bytes += after_bytes
         logger.info('%s: cleaned offsets %d to %d, from %d bytes to %d', log.directory, found.first_dirty_offset,
                     end_offset - 1, before_bytes, after_bytes)
 

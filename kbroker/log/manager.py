@@ -1,5 +1,6 @@
 """Manages all logs of a log directory: the lock, partition directories, checkpoints, periodic work and the clean
 stop."""
+import contextlib
 import errno
 import json
 import logging
@@ -48,6 +49,8 @@ from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 
 UNKNOWN_BROKER_EPOCH = -1
+DISK_INTERVAL_MS = 10_000
+"""The least time in ms between two questions to the file system for its free bytes."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +98,15 @@ class LogManager:
         self.producer_room = ProducerRoom()
         self.removals = Removals(fs, timers, submit)
         self._sync = sync
-        self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
+        self.checkpoint_files = CheckpointFiles(fs, directory, sync, self._cannot_write)
         self._periodic = Periodic(self.logs, timers, self._long_work)
         self._is_stopping = False
+        self.retained_ms: int | None = None
+        """The wall time of the last search for expired segments; None before the first one of this process."""
+        self.expired_segments = self.expired_bytes = 0
+        """The segments that retention has deleted since the start of the broker, and their size."""
+        self._disk = 0, 0
+        self._disk_read_ms: int | None = None
         if not fs.exists(directory):
             fs.mkdir(directory)
         check_files(fs, directory)
@@ -412,7 +421,7 @@ class LogManager:
 
     def _checkpoint(self, name: str, offset_of: OffsetOf) -> OffsetCheckpoint:
         found = read_found(self.fs, self.directory, name)
-        return OffsetCheckpoint(self._checkpoints, name, found, self.logs, offset_of, self._long_work)
+        return OffsetCheckpoint(self.checkpoint_files, name, found, self.logs, offset_of, self._long_work)
 
     def _forget_offsets(self, key: TopicPartition) -> None:
         for checkpoint in self._offsets:
@@ -433,16 +442,31 @@ class LogManager:
 
     def apply_retention(self) -> None:
         """Delete the segments that have expired by the retention policies of their topics."""
+        self.retained_ms = self._clock.wall_ms()
         self._periodic.visit_all(self._retain)
 
     def _retain(self, log: Log) -> None:
         log_start_offset = log.log_start_offset
         try:
-            log.apply_retention(self.high_watermark(log))
+            for segment in log.apply_retention(self.high_watermark(log)):
+                self.expired_segments += 1
+                self.expired_bytes += segment.size_bytes
         except KafkaError as error:
             logger.error('%s: retention failed: %s', log.directory, error)
         if log.log_start_offset != log_start_offset:
             self.on_start_moved(log)
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return the free and the total bytes of the file system that has the log directory.
+
+        The file system is asked at most once in DISK_INTERVAL_MS. If it does not answer, the last answer counts.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if self._disk_read_ms is None or now_ms >= self._disk_read_ms + DISK_INTERVAL_MS:
+            self._disk_read_ms = now_ms
+            with contextlib.suppress(OSError):
+                self._disk = self.fs.free_bytes(self.directory), self.fs.total_bytes(self.directory)
+        return self._disk
 
     def remove_expired_producers(self) -> None:
         self._periodic.visit_all(self._remove_expired_producers)
@@ -464,7 +488,7 @@ class LogManager:
             logger.critical('%s is offline until the next start, which recovers all acknowledged records: %s',
                             self.directory, reason)
             self._periodic.stop()
-            self._checkpoints.give_up()
+            self.checkpoint_files.give_up()
             self._new.give_up()
             for log in self.logs.values():
                 log.take_offline(self.failure)
@@ -475,7 +499,7 @@ class LogManager:
         """Start no further background work, because the worker threads are about to end."""
         self._is_stopping = True
         self._periodic.stop()
-        self._checkpoints.give_up()
+        self.checkpoint_files.give_up()
         self.removals.stop()
 
     # ---- the clean stop ----
@@ -509,12 +533,12 @@ class LogManager:
         progress('writing checkpoints')
         recovery_points = {key: log.recovery_point if log in failed else log.log_end_offset
                            for key, log in self.logs.items()}
-        self._checkpoints.write(RECOVERY_POINT_FILE, {**self.recovery_points.found, **recovery_points})
+        self.checkpoint_files.write(RECOVERY_POINT_FILE, {**self.recovery_points.found, **recovery_points})
         self.start_offsets.write()
         high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
         found = self.high_watermarks.found
         offline = {key: found[key] for key in self._offline if key in found}
-        self._checkpoints.write(HIGH_WATERMARK_FILE, {**offline, **high_watermarks})
+        self.checkpoint_files.write(HIGH_WATERMARK_FILE, {**offline, **high_watermarks})
         if not failed:
             make_missing_indexes(self.fs, self.directory)
             stop.write_inventory(inventory, self.verification, self._topic_ids)

@@ -25,10 +25,13 @@ class Removals:
         self._timers = timers
         self._submit = submit
         self._is_stopped = False
+        self.waiting = self.removed = 0
+        """The files and directories that wait for their removal, and those that this process has removed."""
 
     def after(self, delay_ms: int, paths: list[str]) -> None:
         """Remove files and directories after a delay. It is no error if a file is renamed or removed during the delay.
         """
+        self.waiting += len(paths)
         self._timers.after(delay_ms, partial(self._remove_next, paths))
 
     def stop(self) -> None:
@@ -38,8 +41,14 @@ class Removals:
     def _remove_next(self, paths: list[str]) -> None:
         """Remove some of the files in a job of bounded size, because a longer job would delay other jobs."""
         if paths and not self._is_stopped:
-            self._submit(partial(self._remove, paths[:REMOVED_AT_ONCE]),
-                         lambda _: self.after(PAUSE_MS, paths[REMOVED_AT_ONCE:]))
+            self._submit(partial(self._remove, paths[:REMOVED_AT_ONCE]), partial(self._count, paths))
+
+    def _count(self, paths: list[str], _result: object) -> None:
+        """Count the files that a job has removed, and continue with the rest of `paths` after a pause."""
+        count = len(paths[:REMOVED_AT_ONCE])
+        self.waiting -= count
+        self.removed += count
+        self._timers.after(PAUSE_MS, partial(self._remove_next, paths[REMOVED_AT_ONCE:]))
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:

@@ -32,7 +32,7 @@ from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.image_records import control_records_of, records_of
 from kbroker.metadata.quorum_log import segment_files
-from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, SnapshotName, snapshot_files
+from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, SnapshotName, newest_snapshot, snapshot_files
 from kbroker.protocol.messages import SnapshotFooterRecord
 from kbroker.record.batch import encode_batch
 from kbroker.settings.config import Config
@@ -89,6 +89,15 @@ class SnapshotWriter:
         self._last_ms = clock.monotonic_ms()
         self._is_writing = False
         self._is_stopped = False
+        self._newest_ms: int | None = None
+
+    def newest_ms(self) -> int | None:
+        """Return the wall time of the newest snapshot, or None if there is none. Raise OSError."""
+        if self._newest_ms is None:
+            newest = newest_snapshot(self._fs, self._log.directory)
+            if newest is not None:
+                self._newest_ms = self._fs.modified_ms(os.path.join(self._log.directory, newest.file_name))
+        return self._newest_ms
 
     def start(self) -> None:
         """Remove the unfinished files of a crash.
@@ -129,6 +138,7 @@ class SnapshotWriter:
             if self._is_stopped:
                 return
             logger.info('%s: wrote a snapshot of the metadata', path)
+            self._newest_ms = self._clock.wall_ms()
             self._log.uncovered_bytes -= covered_bytes
             self._due_bytes = self._limits.between_bytes
             self._submit(partial(remove_old_files, self._fs, self._log.directory, self._limits, self._clock.wall_ms()),

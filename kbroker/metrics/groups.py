@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nlargest
-from itertools import repeat
+from heapq import heappush, heappushpop
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.base.errors import KafkaError
@@ -64,12 +64,21 @@ class GroupSurvey:
     by_kind: dict[tuple[str, str], int] = field(default_factory=dict)
     members: list[tuple[str, str, int]] = field(default_factory=list)
     lags: list[Lag] = field(default_factory=list)
+    greatest: list[Lag] = field(default_factory=list)
+    """A heap of the MOST_WORST greatest lags, or of fewer."""
     topic_lags: list[tuple[str, str, int, int]] = field(default_factory=list)
     topics_left_out: int = 0
 
-    def worst(self, most: int = MOST_WORST) -> list[Lag]:
-        """Return the groups with the greatest lags to the high watermark."""
-        return nlargest(most, self.lags)
+    def worst(self) -> list[Lag]:
+        """Return the greatest lags to the high watermark, the greatest first. Groups without a lag are left out."""
+        return [lag for lag in sorted(self.greatest, reverse=True) if lag.to_end > 0]
+
+    def add(self, lag: Lag) -> None:
+        self.lags.append(lag)
+        if len(self.greatest) < MOST_WORST:
+            heappush(self.greatest, lag)
+        else:
+            heappushpop(self.greatest, lag)
 
 
 Lags = dict[str, list[int]]
@@ -79,7 +88,7 @@ Lags = dict[str, list[int]]
 def survey(rooms: Rooms) -> Steps[GroupSurvey]:
     """Return the groups of a broker, as long work."""
     found, pace = GroupSurvey(), Pace()
-    for group in rooms.groups.list_groups():
+    for group in chain.from_iterable(rooms.groups.groups_in_parts()):
         if pace.spend(GROUP_COST):
             yield
         if group.is_dead:
@@ -94,8 +103,7 @@ def survey(rooms: Rooms) -> Steps[GroupSurvey]:
             continue
         if lags:
             columns = list(zip(*lags.values(), strict=True))
-            found.lags.append(Lag(sum(columns[0]), sum(columns[1]), group.group_id, kind, state, members,
-                                  sum(columns[2])))
+            found.add(Lag(sum(columns[0]), sum(columns[1]), group.group_id, kind, state, members, sum(columns[2])))
             room = max(0, MOST_SERIES - len(found.topic_lags))
             found.topic_lags += [(group.group_id, topic, to_end, to_stable)
                                  for topic, (to_end, to_stable, _) in list(lags.items())[:room]]

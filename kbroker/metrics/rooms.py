@@ -37,6 +37,8 @@ class Rooms(Protocol):
     transactions: TransactionCoordinator
     logs: LogManager
     cleaner: Cleaner
+    started_ms: int
+    start_took_ms: int
 
 
 def partitions_in_parts(topics: TopicRegistry) -> Iterator[list[Partition]]:

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nlargest, nsmallest
+from heapq import heappush, heappushpop, nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.base.errors import KafkaError
-from kbroker.base.lean_dataclasses import dataclass
+from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.metrics.rooms import Rooms, partitions_in_parts
 from kbroker.metrics.table import Metric, Sample
 from kbroker.transaction.state import IDLE
@@ -108,33 +108,58 @@ class TransactionSurvey:
 
 
 class _Held(NamedTuple):
-    """A held partition, and the first offset of the transaction that holds it."""
+    """A held partition, and the transaction that holds it."""
 
-    distance: int
-    topic: str
-    number: int
     partition: Partition
-    high_watermark: int
     producer_id: int
     first_offset: int
+
+
+@dataclass
+class _HeldPartitions:
+    """The held partitions. `greatest` is a heap of the MOST_HELD partitions with the greatest distances."""
+
+    count: int = 0
+    offsets: int = 0
+    greatest: list[HeldPartition] = field(default_factory=list)
+    holders: list[_Held] = field(default_factory=list)
+    producer_ids: set[int] = field(default_factory=set)
+
+    def add(self, partition: Partition, distance: int) -> None:
+        self.count += 1
+        self.offsets += distance
+        holder = partition.first_open_producer
+        producer_id = NO_PRODUCER_ID
+        if holder is not None:
+            producer_id = holder.producer_id
+            self.holders.append(_Held(partition, producer_id, holder.transaction_first_offset))
+            self.producer_ids.add(producer_id)
+        high_watermark = partition.high_watermark
+        found = HeldPartition(distance, partition.topic, partition.partition, high_watermark - distance,
+                              high_watermark, producer_id)
+        if len(self.greatest) < MOST_HELD:
+            heappush(self.greatest, found)
+        else:
+            heappushpop(self.greatest, found)
 
 
 def survey(rooms: Rooms) -> Steps[TransactionSurvey]:
     """Return the transactions of a broker, as long work."""
     oldest = yield from oldest_open(rooms, MOST_OLDEST)
     found = yield from _find_held(rooms)
-    names = yield from rooms.transactions.names_of_producers({held.producer_id for held in found} - {NO_PRODUCER_ID})
+    names = yield from rooms.transactions.names_of_producers(found.producer_ids)
     hanging = 0
     if not rooms.transactions.store.is_loading:
-        hanging = yield from _count_hanging(found, names)
+        hanging = yield from _count_hanging(found.holders, names)
     coordinator = rooms.transactions
     store = coordinator.store
     age_ms = rooms.clock.wall_ms() - oldest[0].start_ms if oldest else 0
-    worst = [_describe_held(held, names) for held in nlargest(MOST_HELD, found, key=lambda held: held.distance)]
+    held = [each._replace(transactional_id=names.get(each.producer_id, ''))
+            for each in sorted(found.greatest, reverse=True)]
     return TransactionSurvey(
         {state.title: count for state, count in store.counts_by_state.items()}, store.begun, store.committed,
         store.aborted, coordinator.ender.timed_out, coordinator.ender.fenced, store.stale_requests.refused,
-        store.open_count, oldest, max(0, age_ms), len(found), sum(held.distance for held in found), worst, hanging)
+        store.open_count, oldest, max(0, age_ms), found.count, found.offsets, held, hanging)
 
 
 def oldest_open(rooms: Rooms, most: int) -> Steps[list[OpenTransaction]]:
@@ -167,17 +192,13 @@ def _describe(rooms: Rooms, transactional_id: str) -> OpenTransaction | None:
                            row.start_timestamp_ms, row.timeout_ms, partitions, len(row.partitions), held_offsets)
 
 
-def _find_held(rooms: Rooms) -> Steps[list[_Held]]:
-    found = []
+def _find_held(rooms: Rooms) -> Steps[_HeldPartitions]:
+    found = _HeldPartitions()
     for partitions in partitions_in_parts(rooms.topics):
         for partition in partitions:
             distance = partition.high_watermark - partition.last_stable_offset
             if distance > 0:
-                holder = partition.first_open_producer
-                producer_id, first_offset = ((NO_PRODUCER_ID, -1) if holder is None else
-                                             (holder.producer_id, holder.transaction_first_offset))
-                found.append(_Held(distance, partition.topic, partition.partition, partition,
-                                   partition.high_watermark, producer_id, first_offset))
+                found.add(partition, distance)
         yield
     return found
 
@@ -190,18 +211,13 @@ def _count_hanging(found: list[_Held], names: dict[int, str]) -> Steps[int]:
     """
     count = 0
     for number, held in enumerate(found, 1):
-        if held.producer_id != NO_PRODUCER_ID and held.producer_id not in names and not held.partition.is_deleted:
+        if held.producer_id not in names and not held.partition.is_deleted:
             holder = held.partition.first_open_producer
             count += (holder is not None and holder.producer_id == held.producer_id
                       and holder.transaction_first_offset == held.first_offset)
         if number % HELD_AT_ONCE == 0:
             yield
     return count
-
-
-def _describe_held(held: _Held, names: dict[int, str]) -> HeldPartition:
-    return HeldPartition(held.distance, held.topic, held.number, held.high_watermark - held.distance,
-                         held.high_watermark, held.producer_id, names.get(held.producer_id, ''))
 
 
 def collect(rooms: Rooms) -> Iterator[Sample | None]:
