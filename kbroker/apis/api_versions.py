@@ -42,6 +42,8 @@ def handle(request: Request, body: Any) -> Any:
     is_before_login = session is not None and session.state == LoginState.UNKNOWN
     if not is_sound(body, request.version):
         return ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+    if request.version >= 3:
+        request.node.client_software.note(request.connection, body.client_software_name, body.client_software_version)
     expected = body.cluster_id, body.node_id
     if not is_before_login and expected not in ((None, NO_NODE), (metadata.cluster_id, metadata.node_id)):
         return ApiVersionsResponse(error_code=int(ErrorCode.REBOOTSTRAP_REQUIRED))

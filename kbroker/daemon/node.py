@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.fetch.sessions import FetchSessions
 from kbroker.apis.serving.authentication import Authentication
+from kbroker.apis.serving.client_software import ClientSoftware
 from kbroker.apis.serving.request import RequestCounts
 from kbroker.apis.serving.waiting import WaitingRoom
 from kbroker.base.clock import Clock, Timers
@@ -68,10 +69,11 @@ class Node:
     # in a dict with more than 30 keys.
     __slots__ = (
         '_advertised', '_began_ms', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'address_watch',
-        'audit', 'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'clock', 'config', 'directory',
-        'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
-        'quotas', 'request_counts', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots',
-        'start_took_ms', 'started_ms', 'tick', 'timers', 'topics', 'transactions', 'validate', 'waiting_room')
+        'audit', 'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'client_software', 'clock',
+        'config', 'directory', 'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata',
+        'on_progress', 'on_reconfigured', 'quotas', 'request_counts', 'searches', 'share_partitions', 'share_sessions',
+        'share_states', 'snapshots', 'start_took_ms', 'started_ms', 'tick', 'timers', 'topics', 'transactions',
+        'validate', 'waiting_room')
 
     metadata: MetadataController
     acls: AclFollower
@@ -104,6 +106,7 @@ class Node:
         self.quotas = ClientQuotas(
             clock, Window(config.quota_window_num, 1000 * config.quota_window_size_seconds),
             Window(config.controller_quota_window_num, 1000 * config.controller_quota_window_size_seconds))
+        self.client_software = ClientSoftware()
         self.request_counts = RequestCounts()
         self.waiting_room = WaitingRoom()
         self.long_work = LongWork(timers)
@@ -229,6 +232,7 @@ class Node:
 
     def connection_closed(self, connection_id: int) -> None:
         """Drop all waiting requests of a closed connection, and close its share sessions."""
+        self.client_software.connection_closed(connection_id)
         self.waiting_room.connection_closed(connection_id)
         self.share_sessions.connection_closed(connection_id)
 

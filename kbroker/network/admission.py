@@ -33,22 +33,28 @@ class Admission:
         self.listeners: Mapping[str, ListenerLimits] = {}
         self._clock = clock
         self._quotas = quotas
+        self.accepted: Counter[str] = Counter()
+        """The connections accepted since the start, by listener."""
         self._open = 0
         self._per_ip: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
         self._rates: dict[str, Rate] = {}
 
-    def refusal(self, host: str, listener: str) -> str | None:
-        """Return the reason to refuse a connection from the address `host`, or None if the broker admits it."""
+    def refusal(self, host: str, listener: str) -> tuple[str, str] | None:
+        """Return the reason to refuse a connection from the address `host`, or None if the broker admits it.
+
+        The reason is the owner of the limit that is reached, which is the broker, the listener or the address, and a
+        text.
+        """
         limits, of_listener = self.limits, self.listeners.get(listener, NO_LIMITS)
         most = self.overrides.get(host, limits.max_connections_per_ip)
         if self._open >= limits.max_connections:
-            return f'{self._open} are open (max.connections={limits.max_connections})'
+            return 'broker', f'{self._open} are open (max.connections={limits.max_connections})'
         if self._per_listener[listener] >= of_listener.max_connections:
-            return f'{self._per_listener[listener]} of listener {listener} are open (its max.connections=' \
-                   f'{of_listener.max_connections})'
+            return 'listener', f'{self._per_listener[listener]} of listener {listener} are open (its max.connections=' \
+                               f'{of_listener.max_connections})'
         if self._per_ip[host] >= most:
-            return f'{self._per_ip[host]} of that address are open (max.connections.per.ip={most})'
+            return 'address', f'{self._per_ip[host]} of that address are open (max.connections.per.ip={most})'
         return None
 
     def hold_ms(self, host: str) -> int:
@@ -61,6 +67,7 @@ class Admission:
         return 0 if self._quotas is None else self._quotas.record_connection(host)
 
     def enter(self, host: str, listener: str) -> None:
+        self.accepted[listener] += 1
         self._open += 1
         self._per_ip[host] += 1
         self._per_listener[listener] += 1
@@ -71,6 +78,10 @@ class Admission:
             counter[key] -= 1
             if not counter[key]:
                 del counter[key]
+
+    def open_connections(self) -> list[tuple[str, int]]:
+        """Return (listener, number of its open connections) of each listener that has one."""
+        return list(self._per_listener.items())
 
     def pauses(self, listener: str) -> tuple[int, int]:
         """Record a connection to a listener. Return (pause of this listener, pause of all listeners) in milliseconds.

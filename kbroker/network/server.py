@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -75,8 +76,9 @@ class Server:
                  quotas: ClientQuotas | None = None):
         """Start to listen on the endpoints. Raise OSError, which names the address, if an address is not available."""
         self.connections: dict[int, Connection] = {}
-        self.accepted = 0
-        self.refused = 0
+        self.refusals: Counter[str] = Counter()
+        """The refused connections by reason: the limit of the broker, listener or address, or the quota of an address.
+        """
         self._reactor = reactor
         self._backlog = options.backlog
         sizes = {socket.SO_SNDBUF: options.send_buffer_bytes, socket.SO_RCVBUF: options.receive_buffer_bytes}
@@ -114,6 +116,15 @@ class Server:
         """Change the limits on open connections. Connections that are already open are not closed."""
         self.admission.limits = self.admission.limits._replace(
             max_connections=max_connections, max_connections_per_ip=max_connections_per_ip)
+
+    @property
+    def accepted(self) -> int:
+        """The number of connections accepted since the start."""
+        return self.admission.accepted.total()
+
+    @property
+    def refused(self) -> int:
+        return self.refusals.total()
 
     @property
     def max_connections(self) -> int:
@@ -225,17 +236,17 @@ class Server:
     def _admit(self, accepted: socket.socket, address: tuple[str, int], endpoint: Endpoint) -> None:
         self._starved = False
         host, port = address[0].removeprefix('::ffff:'), address[1]
-        reason = self.admission.refusal(host, endpoint.name)
-        if reason is not None:
+        refusal = self.admission.refusal(host, endpoint.name)
+        if refusal is not None:
             accepted.close()
-            self.refused += 1
+            self.refusals[refusal[0]] += 1
             if not self._full:
                 self._full = True
-                logger.warning('refusing connections, first of %s: %s', host, reason)
+                logger.warning('refusing connections, first of %s: %s', host, refusal[1])
             return
         hold_ms = self.admission.hold_ms(host)
         if hold_ms:
-            self.refused += 1
+            self.refusals['quota'] += 1
             self._hold(accepted, hold_ms)
             return
         try:
@@ -251,7 +262,6 @@ class Server:
             return
         self.connections[connection.connection_id] = connection
         self.admission.enter(host, endpoint.name)
-        self.accepted += 1
         if self._hooks.open_session is not None:
             connection.session = self._hooks.open_session(connection)
 

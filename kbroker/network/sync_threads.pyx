@@ -12,6 +12,7 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.unistd cimport close, read, write
 
 from kbroker.base.clock cimport now_us
+from kbroker.base.time_counts cimport TimeCounts, count_time, described_times
 from kbroker.log.fs import sync_inline
 from kbroker.log.fs.descriptors cimport sync_descriptor
 from kbroker.log.fs.file cimport Directory, File
@@ -88,6 +89,9 @@ cdef class SyncThreads:
     cdef Queue waiting
     cdef Queue finished
     cdef bint closing
+    cdef TimeCounts times       # of the syncs, protected by the mutex
+    cdef readonly int64_t files     # that were synced
+    cdef readonly int64_t failures
     cdef int64_t last_number
     cdef dict in_flight         # by number: (files, done); keeps the files open until they are synced
     cdef list threads
@@ -152,6 +156,11 @@ cdef class SyncThreads:
         pthread_cond_signal(&self.work_there)
         pthread_mutex_unlock(&self.mutex)
 
+    def sync_times(self):
+        """Return (bounds in seconds, counts, sum in seconds) of the times that jobs took in a thread. A job syncs the
+        files of one partition."""
+        return described_times(&self.times)
+
     def close(self):
         """Finish the submitted syncs and join the threads. Completions that have not run yet run in the next tick."""
         if self.closing:
@@ -172,6 +181,7 @@ cdef class SyncThreads:
         cdef Target *targets
         cdef uint64_t one = 1
         cdef bint is_first
+        cdef int64_t began_us
         while True:
             pthread_mutex_lock(&self.mutex)
             while self.waiting.first == NULL and not self.closing:
@@ -181,12 +191,16 @@ cdef class SyncThreads:
             if job == NULL:
                 return
             targets = <Target *>(job + 1)
+            began_us = now_us()
             while job.synced < job.count:
                 job.error = sync_descriptor(targets[job.synced].descriptor, targets[job.synced].is_directory)
                 if job.error:
                     break
                 job.synced += 1
             pthread_mutex_lock(&self.mutex)
+            count_time(&self.times, now_us() - began_us)
+            self.files += job.synced
+            self.failures += job.error != 0
             is_first = self.finished.first == NULL
             push(&self.finished, job)
             pthread_mutex_unlock(&self.mutex)

@@ -7,6 +7,7 @@ that allow a request are logged at DEBUG. Decisions that only filter an answer a
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ class DecisionLog:
     def __init__(self, timers: Timers | None = None, report: Report = lambda fields: None):
         """Use `timers` for the windows in which equal denials are counted. Without `timers`, log each denial."""
         self._report = report
+        self.denials: Counter[int] = Counter()
+        """The denials of requests by Operation, without decisions that only filter an answer."""
         self._repeats: Repeats[dict[str, Any]] | None = None if timers is None else Repeats(
             timers, self._write_repeated, MOST_DENIALS, MOST_DENIAL_BYTES)
 
@@ -70,6 +73,7 @@ class DecisionLog:
             if logger.isEnabledFor(level):
                 logger.log(level, '%s', line_of(fields_of(access, operation, resource_type, name, decision, request)))
             return
+        self.denials[operation] += 1
         key = str(access.principal), operation, resource_type, name
         repeats = self._repeats
         if repeats is not None and repeats.count(key):

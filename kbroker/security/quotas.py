@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -256,6 +257,8 @@ class ClientQuotas:
         """The functions to call with this object when the first quota is set, and with None when the last quota is
         removed.
         """
+        self.throttled: Counter[str] = Counter()
+        """The requests and connections that were throttled or refused, by quota key."""
         self._meters: RecentEntries[tuple[str, str], Meter | None] = RecentEntries(MOST_METER_BYTES, MOST_METERS,
                                                                                    METER_BYTES)
 
@@ -335,6 +338,7 @@ class ClientQuotas:
         rate.record(1, now_ms)
         throttle_ms = min(rate.throttle_ms(quota, now_ms), self.window.window_ms)
         if throttle_ms:
+            self.throttled[CONNECTION_CREATION_RATE] += 1
             rate.record(-1, now_ms)
         return int(throttle_ms)
 
@@ -408,7 +412,10 @@ class Meter:
             return 0
         rate, now_ms = self._quotas.counters.get(limit.counter, lambda: Rate(self._quotas.window))
         rate.record(amount, now_ms)
-        return int(rate.throttle_ms(limit.quota, now_ms))
+        throttle_ms = int(rate.throttle_ms(limit.quota, now_ms))
+        if throttle_ms and amount > 0:
+            self._quotas.throttled[limit.counter[0]] += 1
+        return throttle_ms
 
 
 class Mutations:
@@ -437,12 +444,17 @@ class Mutations:
         if self._is_strict:
             throttle_ms = bucket.throttle_ms(quota, now_ms)
             if bucket.measure(quota, now_ms) < 0:
-                self.throttle_ms = max(self.throttle_ms, throttle_ms)
+                self._throttle(throttle_ms)
                 raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                                  f'found more than {quota:g} partitions a second created or deleted by this client')
         bucket.record(partitions, quota, now_ms)
         if not self._is_strict:
-            self.throttle_ms = max(self.throttle_ms, bucket.throttle_ms(quota, now_ms))
+            self._throttle(bucket.throttle_ms(quota, now_ms))
+
+    def _throttle(self, throttle_ms: int) -> None:
+        if throttle_ms and not self.throttle_ms:
+            self._quotas.throttled[CONTROLLER_MUTATION_RATE] += 1
+        self.throttle_ms = max(self.throttle_ms, throttle_ms)
 
 
 _OF_CLIENTS: dict[str, float] = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RATE: 2**63 - 1,

@@ -71,6 +71,8 @@ cdef class Partition(Appender):
     cdef readonly int64_t produced_bytes
     cdef readonly int64_t fetched_records   # the offsets in answers to clients, and their bytes
     cdef readonly int64_t fetched_bytes
+    cdef readonly int64_t unsynced_bytes    # appended since the last sync began that has ended
+    cdef int64_t _syncing_bytes             # the part of unsynced_bytes that the sync in progress covers
     cdef bint _page_cache
     cdef object _flusher
     cdef Tick _tick

@@ -35,6 +35,7 @@ class Partition(Appender):
     produced_bytes: int
     fetched_records: int
     fetched_bytes: int
+    unsynced_bytes: int
     topic: str
     partition: int
     topic_id: bytes

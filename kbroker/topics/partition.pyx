@@ -337,6 +337,7 @@ cdef class Partition(Appender):
         self._log.append(append)
         if append.outcome == DUPLICATE:
             return 0
+        self.unsynced_bytes += append.size
         if self._replayer is not None:
             # The caller only lends its buffer, and the replay of the batch waits until the batch is durable. So the
             # batch is copied.
@@ -411,6 +412,7 @@ cdef class Partition(Appender):
 
         Raise OSError if a file cannot be opened.
         """
+        self._syncing_bytes = self.unsynced_bytes
         return self._log.files_to_sync()
 
     def request_flush(self):
@@ -428,6 +430,8 @@ cdef class Partition(Appender):
         records below `offset`.
         """
         self._log.mark_flushed(offset)
+        self.unsynced_bytes -= self._syncing_bytes
+        self._syncing_bytes = 0
         if offset > self.high_watermark:
             self._advance(offset)
 

@@ -36,5 +36,13 @@ cdef class Topic:
             fetched_bytes += partition.fetched_bytes
         return produced_records, produced_bytes, fetched_records, fetched_bytes
 
+    def unsynced_bytes(self):
+        """Return the bytes of appends that no finished sync covers."""
+        cdef int64_t unsynced_bytes = 0
+        cdef Partition partition
+        for partition in self.partitions:
+            unsynced_bytes += partition.unsynced_bytes
+        return unsynced_bytes
+
     def __repr__(self):
         return f'<Topic {self.name} of {len(self.partitions)} partitions>'

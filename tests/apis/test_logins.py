@@ -397,3 +397,11 @@ def test_a_changed_credential_ends_sessions_if_the_operator_wants_it(broker, set
     answer = again.answer(messages.SaslAuthenticateRequest(), 2)
     assert answer.error_message == ('Authentication failed during authentication due to invalid credentials with SASL '
                                     'mechanism SCRAM-SHA-256')
+
+
+def test_logins_count_by_mechanism(broker):
+    Client(broker).log_in(GOOD)
+    for _ in range(2):
+        Client(broker).log_in(WRONG)
+    Client(broker).handshake('NOTHING')
+    assert (broker.authentication.logins, broker.authentication.failures) == ({'PLAIN': 1}, {'PLAIN': 2, 'unknown': 1})

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -105,6 +106,10 @@ class Authentication:
         self.listeners: dict[str, ListenerLogins] = {}
         """Maps each listener name to the listener's logins."""
         self.failed_logins = FailedLogins(node.clock)
+        self.logins: Counter[str] = Counter()
+        """The logins and re-authentications that succeeded, by mechanism; `TLS` stands for certificates."""
+        self.failures: Counter[str] = Counter()
+        """The logins and re-authentications that failed; `unknown` stands for a mechanism that is not enabled."""
         self._node = node
         self._connections: dict[str, set[Any]] = {}
         """Maps each SCRAM user to the user's connections. Empty unless `kbroker.end.sessions.of.changed.users` is
@@ -392,6 +397,8 @@ class Authentication:
 
     def _audit(self, connection: Any, is_renewal: bool, outcome: str, mechanism: str | None, principal: Principal,
                **failure_fields: str | None) -> None:
+        counts = self.logins if outcome == OK else self.failures
+        counts[mechanism or 'unknown'] += 1
         self._node.audit.write(
             'reauthentication' if is_renewal else 'login', outcome=outcome, principal=str(principal),
             host=connection.client_host, listener=connection.listener_name, mechanism=mechanism, **failure_fields)
