@@ -157,6 +157,9 @@ def test_the_log_has_one_line_for_each_request_that_changed_something(log):
     assert log('CreateTopics', topics=[create('orders', 3, retention_ms='1000'), create('bad name'), create('b')]) == [
         'created topic orders (partitions=3, retention.ms=1000), topic b (partitions=1)']
     assert log('CreateTopics', topics=[create('orders')]) == [], 'it exists'
+    (line,) = log('CreateTopics', topics=[create('sales', 3, retention_ms='86400000')])
+    example, = (text for text in blocks('docs/security.md', 'text') if text.startswith('changes: '))
+    assert example.rstrip('\n').partition('deploy: ')[2] == line.replace('sales', 'orders')
     assert log('CreateTopics', topics=[create('dry')], validate_only=True) == []
     assert log('CreatePartitions', topics=[{'name': 'orders', 'count': 4, 'assignments': None}], timeout_ms=1000) == [
         'added partitions to topic orders (partitions=4)']

@@ -16,6 +16,7 @@ from support.clients.certificates import certificate_between
 from support.clients.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.clients.tls13_records import ClientRecords
 from support.runner.attempts import assert_within
+from support.runner.pages import blocks
 
 from kbroker.base.errors import ConfigError
 from kbroker.base.repeats import WINDOW_MS
@@ -225,6 +226,16 @@ def test_a_failed_handshake_says_who_refused_what(reactor, settings, dated, capl
                                           f'failed: {words}')
     assert len(caplog.messages) == 1
     assert peer.commons.failed_handshakes == 1
+
+
+def test_the_page_shows_the_lines_of_the_log(reactor, settings, certificates, caplog):
+    peer = TlsPeer(reactor, with_client_auth(settings, certificates, 'required'), certificates)
+    with caplog.at_level(logging.INFO, 'kbroker.network'):
+        peer.shake_hands()
+        peer.pump()
+    example, = (text for text in blocks('docs/security.md', 'text') if text.startswith('network: '))
+    _, _, reason = caplog.messages[0].partition('listener OUTSIDE: ')
+    assert [line.endswith(f': {reason}') for line in example.splitlines()] == [True, True]
 
 
 def test_an_alert_before_a_reset_is_read(reactor, settings, dated, caplog):
