@@ -1,10 +1,12 @@
 """kbroker-consume. It prints records of a topic on standard output, with the options of kafka-console-consumer.
 
-It has two more options. `--json` prints JSON, and `--data-dir` reads a log directory without a broker.
+It has more options: `--data-dir` reads a log directory without a broker, `--json` and `--format` choose the output, and
+`--filter` chooses records.
 """
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +16,7 @@ from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
 from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
 from kbroker_tools.console.message_text import make_formatter
+from kbroker_tools.console.record_filter import FilteredSource, filter_of
 
 INT32_MAX = 2**31 - 1
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
@@ -38,17 +41,18 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
               help='read_committed leaves out aborted records, and waits for open transactions.  '
                    '[default: read_uncommitted]')
+@click.option('--filter', 'filters', multiple=True, metavar='FIELD=REGEX',
+              help='Show only records whose key, value or header.NAME contains a match of the expression '
+                   '(RE2). FIELD!=REGEX shows the other ones. Each filter has to pass.')
+@printing.format_option
 @printing.formatter_option
 @printing.formatter_property_option
 @printing.command_property_option
 @click.option('--skip-message-on-error', is_flag=True, help='Report a record that cannot be shown, and continue.')
 @json_option
 @version_option
-def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, topic: str | None,
-         include: str | None, partition: int | None, offset: str | None, from_beginning: bool,
-         max_messages: int | None, timeout_ms: int | None, group: str | None, group_protocol: str | None,
-         isolation_level: str | None, formatter: str, formatter_property: tuple[str, ...],
-         command_property: tuple[str, ...], skip_message_on_error: bool, as_json: bool) -> None:
+def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, group: str | None,
+         as_json: bool, **options: Any) -> None:
     """Read records of a topic and write them to standard output.
 
     Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
@@ -57,18 +61,23 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     When it ends, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves
     the group. It waits at most 30 s for the coordinator, as Kafka's tool does. A second Ctrl-C ends the wait.
     """
-    overrides = parse_properties('--command-property', command_property)
-    if group_protocol is not None:
-        overrides['group.protocol'] = group_protocol
-    if isolation_level is not None:
-        overrides['isolation.level'] = isolation_level
-    wanted = Wanted(topic, include, partition, offset, from_beginning,
-                    overrides.get('isolation.level', 'read_uncommitted'), timeout_ms)
+    overrides = parse_properties('--command-property', options['command_property'])
+    if options['group_protocol'] is not None:
+        overrides['group.protocol'] = options['group_protocol']
+    if options['isolation_level'] is not None:
+        overrides['isolation.level'] = options['isolation_level']
+    wanted = Wanted(options['topic'], options['include'], options['partition'], options['offset'],
+                    options['from_beginning'], overrides.get('isolation.level', 'read_uncommitted'),
+                    options['timeout_ms'])
     check_wanted(wanted, group)
-    shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
+    properties = parse_properties('--formatter-property', options['formatter_property'])
+    shown = make_formatter(options['formatter'], properties, as_json, options['template'])
+    matches = filter_of(options['filters'])
     source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
-    on_error = printing.report_skipped if skip_message_on_error else None
-    printing.Printer(shown, max_messages, on_error).print_and_close(source)
+    if matches is not None:
+        source = FilteredSource(source, matches)
+    on_error = printing.report_skipped if options['skip_message_on_error'] else None
+    printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:

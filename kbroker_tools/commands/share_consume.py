@@ -27,6 +27,7 @@ from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 @click.option('--reject', is_flag=True, help='Reject each record after it was shown.')
 @printing.max_messages_option
 @printing.timeout_option
+@printing.format_option
 @printing.formatter_option
 @click.option('--formatter-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
               help='Properties of the formatter. Those of --formatter-property take precedence.')
@@ -49,7 +50,7 @@ def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json
     properties = parse_properties('--formatter-property', options['formatter_property'])
     if options['formatter_config'] is not None:
         properties = read_client_file(options['formatter_config']) | properties
-    shown = make_formatter(options['formatter'], properties, as_json)
+    shown = make_formatter(options['formatter'], properties, as_json, options['template'])
     overrides = parse_properties('--command-property', options['command_property'])
     if options['group'] is not None:
         overrides['group.id'] = options['group']

@@ -10,6 +10,7 @@ import click
 
 from kbroker.base.errors import CorruptLogError
 from kbroker_tools.base.render import warn
+from kbroker_tools.console.message_format import WORDS
 from kbroker_tools.console.message_text import FORMATTERS
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ timeout_option = click.option(
 formatter_option = click.option(
     '--formatter', default='default', metavar='NAME',
     help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+format_option = click.option(
+    '--format', 'template', metavar='TEXT',
+    help=f'The format of a record, as in kcat: {WORDS}. \\n, \\t, \\r, \\0 and \\xHH are escapes. Nothing is added, '
+         'so end it with \\n.')
 formatter_property_option = click.option(
     '--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
     help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import as_utf8, json_line
+from kbroker_tools.console.message_format import FormatText
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords
@@ -36,8 +37,14 @@ class BatchFormatter(Protocol):
         """Return the output for a record. Raise CorruptLogError if the record cannot be shown."""
 
 
-def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> BatchFormatter:
-    """Return the formatter that has this short name or Kafka class name. Raise ToolError if the name is unknown."""
+def make_formatter(name: str, properties: Mapping[str, str], as_json: bool,
+                   template: str | None = None) -> BatchFormatter:
+    """Return the formatter that has this short name or Kafka class name, or that of `template`, the text of `--format`.
+
+    Raise ToolError if the name is unknown, or if two options name a format.
+    """
+    if template is not None and (as_json or name != 'default'):
+        raise ToolError(f'--format and {"--json" if as_json else "--formatter"} cannot be given together')
     name = FORMATTER_OF_CLASS.get(name, name)
     if name not in FORMATTERS:
         raise ToolError(f'--formatter: found {name}, expected one of {", ".join(FORMATTERS)}, or its class in Kafka')
@@ -46,6 +53,8 @@ def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> B
             raise ToolError(f'--formatter-property: found {found}, expected one of {", ".join((*SWITCHES, *TEXTS))}')
     if as_json:
         return JsonText()
+    if template is not None:
+        return FormatText(template, properties)
     if name == 'default':
         return DefaultText(properties)
     if name == 'none':
