@@ -50,6 +50,8 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Show the lag of a group, in offsets and in the records that it will read:',
          'kbroker-groups --bootstrap-server localhost:9092 --describe --group billing \\\n'
          '    --isolation-level read_committed'),
+        ('Watch how fast the group catches up, for two rounds:',
+         'kbroker-groups --bootstrap-server localhost:9092 --watch --group billing --rounds 2'),
         ('Reset the group to read the last hour again, first as a dry run:',
          'kbroker-groups --bootstrap-server localhost:9092 --reset-offsets --group billing --topic orders \\\n'
          '    --by-duration PT1H --dry-run\n'

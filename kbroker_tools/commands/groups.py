@@ -12,7 +12,9 @@ from kbroker_tools.base.command import SETTINGS, Command
 from kbroker_tools.groups import command_frame as frame
 
 GOES_WITH = {
-    **frame.COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
+    **frame.COMMON, 'group': (*frame.COMMON['group'], 'watch'),
+    'all_groups': ('describe', 'watch', 'delete', 'reset_offsets'), 'rounds': ('watch',),
+    'topic': ('reset_offsets', 'delete_offsets'),
     'all_topics': ('reset_offsets',), 'type': ('list',), 'isolation_level': ('describe',),
     'export': ('reset_offsets',), **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
 }
@@ -34,7 +36,7 @@ def check_change(action: str, options: Mapping[str, Any]) -> None:
         frame.check_topics(action, options, 'topic', 'all_topics')
 
 
-GROUPS = frame.GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_description)
+GROUPS = frame.GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_description, {'watch': 'watching'})
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -45,6 +47,8 @@ GROUPS = frame.GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_
     reset_offsets='Move the offsets of groups without members. --topic or --all-topics selects them, and one of the '
                   'options from --to-earliest on gives the new ones.',
     delete_offsets='Delete the offsets of a group in the topics of --topic.')
+@click.option('--watch', is_flag=True, help='Print the lag of the groups again and again, with its rates and the share '
+              'of each member, until Ctrl-C.')
 @frame.chosen_groups('All groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
               'repeated.')
@@ -58,6 +62,9 @@ GROUPS = frame.GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_
 @click.option('--isolation-level', type=click.Choice(['read_uncommitted', 'read_committed']),
               help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
               'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
+@click.option('--interval', type=click.FloatRange(0.1, 3600), metavar='S', default=2.0, show_default=True,
+              help='The seconds between two rounds of --watch.')
+@click.option('--rounds', type=click.IntRange(1), metavar='N', help='End --watch after this number of rounds.')
 @actions.offset_options
 @frame.execution_options(' This is the default.')
 @frame.export_option
@@ -71,6 +78,10 @@ def main(as_json: bool, **options: Any) -> None:
     --isolation-level read_committed, three more columns count records. RECORDS-LEFT can be read now, HELD can be read
     when the last stable offset moves, and UNDECIDED can be read if their transactions commit. HELD-BY names the
     transaction that holds the last stable offset.
+
+    --watch prints the lag of each group to the high watermark (LAG) and to the last stable offset (STABLE-LAG). It
+    also prints offsets per second, as averages of the last 30 seconds, and the time to catch up at these rates. A
+    member's share is its part of the lag and of the consumed offsets. A terminal also gets the lag over time.
     """
     GROUPS.run(as_json, options)
 

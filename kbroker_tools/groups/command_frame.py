@@ -40,15 +40,18 @@ class GroupCommand(NamedTuple):
     changes: str
     check_change: Callable[[str, Mapping[str, Any]], None]
     check_description: Callable[[Mapping[str, Any]], None] = lambda options: None
+    more_actions: Mapping[str, str] = {}
+    """Maps each further action, which only reads a broker, to the module with its function `ACTION_groups`."""
 
     def run(self, as_json: bool, options: dict[str, Any]) -> None:
         """Run the action that the options name. Raise click.UsageError if the options contradict each other, and
         ToolError, KafkaError or OSError if the action fails."""
-        action = actions.chosen_action(options, ACTIONS)
+        action = actions.chosen_action(options, (*ACTIONS, *self.more_actions))
         self.check_options(action, options)
         view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
         limit_retries(view, options['timeout'])
-        module, name = (self.tables, f'{action}_groups') if action in READING_ACTIONS else (self.changes, action)
+        places = {**dict.fromkeys(READING_ACTIONS, self.tables), **self.more_actions}
+        module, name = (places[action], f'{action}_groups') if action in places else (self.changes, action)
         getattr(import_module(f'{__package__}.{module}'), name)(view, Output(as_json), options)
 
     def check_options(self, action: str, options: Mapping[str, Any]) -> None:
@@ -66,6 +69,8 @@ class GroupCommand(NamedTuple):
             self.check_description(options)
             return
         actions.require_broker(options, action)
+        if action in self.more_actions:
+            return
         if not takes_all and len(options['group']) > 1:
             raise click.UsageError(f'{actions.spelled(action)} takes one --group')
         self.check_change(action, options)
