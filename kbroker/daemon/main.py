@@ -48,7 +48,33 @@ transaction and to see it, type in another terminal:
 """
 
 
-@click.group(context_settings={'help_option_names': ['-h', '--help']}, epilog=FIRST_STEPS)
+class Commands(click.Group):
+    """The command `kbroker`. Besides its own commands, it runs programs such as `kbroker-topics`.
+
+    Each method imports `subcommands` when it needs the programs. `kbroker serve` never needs them.
+    """
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        own = super().get_command(ctx, name)
+        if own is not None:
+            return own
+        from kbroker.daemon.subcommands import find
+
+        return find(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kbroker.daemon.subcommands import write_help
+
+        super().format_commands(ctx, formatter)
+        write_help(formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from kbroker.daemon.subcommands import complete
+
+        return super().shell_complete(ctx, incomplete) + complete(incomplete)
+
+
+@click.group(cls=Commands, context_settings={'help_option_names': ['-h', '--help']}, epilog=FIRST_STEPS)
 @click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.4')
 def main() -> None:
     """A single-node broker with Kafka's wire protocol and log format."""
