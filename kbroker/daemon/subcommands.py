@@ -73,9 +73,10 @@ class Program(click.Command):
 
         program = os.path.basename(self._path)
         words = [program, *ctx.args, incomplete]
+        line = ' '.join(quote(word) if word else '' for word in words)
         # The form for zsh has three lines for each item. The shell that asks may be another one.
         variables = {f'_{program.replace("-", "_").upper()}_COMPLETE': 'zsh_complete',
-                     'COMP_WORDS': ' '.join(quote(word) if word else '' for word in words), 'COMP_CWORD': str(len(words) - 1)}
+                     'COMP_WORDS': line, 'COMP_CWORD': str(len(words) - 1)}
         done = subprocess.run([self._path], env=os.environ | variables, capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines()
         return [CompletionItem(value.replace('\\:', ':'), kind, None if text == '_' else text)

@@ -19,7 +19,7 @@ import click
 
 from kbroker import __version__
 from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
-from kbroker.client.errors import PartitionOffline
+from kbroker.client.errors import ClientError, PartitionOffline
 from kbroker_tools.base.render import Output, printable, shell_word, warn
 
 F = TypeVar('F', bound=Callable[..., Any])
@@ -37,6 +37,9 @@ class ToolError(click.ClickException):
 
     exit_code = 1
     program = 'kbroker'
+    hint = ''
+    """The address of the broker and its source, if the user has not named the broker. It ends each message about the
+    network."""
 
     def show(self, file: Any = None) -> None:
         # A line feed in a name would split the line.
@@ -58,7 +61,7 @@ _WARNINGS = _Warnings(logging.WARNING)
 @contextmanager
 def one_line_ending(program: str) -> Iterator[None]:
     """Turn an error that the block raises into one line of output and an exit status, without a traceback."""
-    ToolError.program = program
+    ToolError.program, ToolError.hint = program, ''
     Output.is_raw = False
     logging.lastResort = _WARNINGS
     if sys.stderr is None:      # the parent process has closed the stream
@@ -84,6 +87,9 @@ def one_line_ending(program: str) -> Iterator[None]:
         sys.exit(1)
     except (KafkaError, ConfigError, CorruptLogError, LogDirectoryError) as error:
         ToolError(str(error)).show()
+        sys.exit(1)
+    except ClientError as error:
+        ToolError(f'{error} ({ToolError.hint})' if ToolError.hint else str(error)).show()
         sys.exit(1)
     except OSError as error:
         from kbroker.base.os_errors import describe  # needed only after an error

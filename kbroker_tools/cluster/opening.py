@@ -12,6 +12,7 @@ import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker_tools.base.command import DIRECTORY, FILE, command_line
+from kbroker_tools.cluster import place
 
 if TYPE_CHECKING:
     from kbroker_tools.base.render import Output
@@ -25,7 +26,7 @@ MOST_NAMED = 20
 
 
 def cluster_options(function: F) -> F:
-    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, the parameters of `open_view`."""
+    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, the parameters of `open_view`; and `--profile`."""
     return _options_of_place(function, can_read=True)
 
 
@@ -36,22 +37,36 @@ def broker_options(function: F) -> F:
 
 
 def _options_of_place(function: F, *, can_read: bool) -> F:
-    for option in (
-        click.option('--command-config', type=FILE, metavar='FILE',
-                     help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.'),
-        click.option('--data-dir', type=DIRECTORY, metavar='DIR',
-                     help='A log directory to read; no broker is needed.', hidden=not can_read),
-        click.option('--bootstrap-server', metavar='HOST:PORT,...', help='The broker to ask.'),
-    ):
-        function = option(function)
-    return function
+    data_dir = click.option('--data-dir', type=DIRECTORY, metavar='DIR', is_eager=True,
+                            help='A log directory to read; no broker is needed.', hidden=not can_read)
+    return bootstrap_option()(data_dir(command_config_option()(profile_option(function))))
+
+
+def bootstrap_option(help_text: str = 'The broker to ask.') -> Callable[[F], F]:
+    """Return a decorator that adds `--bootstrap-server`. `place.fill_in` gives it a value if the user does not."""
+    return click.option('--bootstrap-server', metavar='HOST:PORT,...', callback=place.fill_in,
+                        help=f'{help_text}  [env var: {place.SERVER_VARIABLE}; default: {place.DEFAULT_SERVER}]')
+
+
+def command_config_option(*more_names: str, help_text: str = 'Client settings for the connection (security.protocol, '
+                          'sasl.*, ssl.*), as properties.') -> Callable[[F], F]:
+    """Return a decorator that adds `--command-config`."""
+    return click.option('--command-config', *more_names, 'command_config', type=FILE, metavar='FILE', is_eager=True,
+                        help=f'{help_text}  [env var: {place.CONFIG_VARIABLE}]')
+
+
+profile_option = click.option(
+    '--profile', metavar='NAME', is_eager=True, expose_value=False, callback=place.remember_profile,
+    help=f'The broker and the client settings of this profile in ~/.config/kbroker/profiles.toml.  [env var: '
+         f'{place.PROFILE_VARIABLE}]')
+"""The order of evaluation: click evaluates an option with `is_eager` before `--bootstrap-server`, which needs it."""
 
 
 def open_view(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
               stack: ExitStack | None = None) -> View:
     """Open the cluster or the directory that the options of `cluster_options` name. It is closed when the command ends.
 
-    Raise click.UsageError unless either a broker or a directory is given. Raise KafkaError or OSError if it cannot be
+    Raise click.UsageError if both a broker and a directory are given. Raise KafkaError or OSError if it cannot be
     opened.
     """
     if (bootstrap_server is None) == (data_dir is None):

@@ -15,6 +15,7 @@ import click
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, version_option
 from kbroker_tools.base.render import warn
+from kbroker_tools.cluster.opening import bootstrap_option, command_config_option, profile_option
 from kbroker_tools.console.line_reader import LineReader, LineSplitter, parse_properties
 
 if TYPE_CHECKING:
@@ -59,16 +60,16 @@ def producer_options(function: F) -> F:
         click.option('--command-property', '--producer-property', 'command_property', multiple=True,
                      metavar='NAME=VALUE', help="A setting of the producer, under Kafka's name. An unknown one has no "
                      'effect.'),
-        click.option('--command-config', '--producer.config', 'command_config', metavar='FILE',
-                     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                     help='Settings of the producer and the connection, as properties.'),
+        command_config_option('--producer.config', help_text='Settings of the producer and the connection, as '
+                              'properties.'),
+        profile_option,
     )):
         function = option(function)
     return function
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@click.option('--bootstrap-server', required=True, metavar='HOST:PORT,...', help='The broker to write to.')
+@bootstrap_option('The broker to write to.')
 @click.option('--topic', required=True, metavar='TOPIC', help='The topic to write to.')
 @click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
               help='The partition for all lines.  [default: by key, else another one for each batch]')

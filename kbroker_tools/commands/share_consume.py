@@ -9,7 +9,8 @@ import click
 
 from kbroker.client.config import read_client_file
 from kbroker.client.share_sessions import AcknowledgeType
-from kbroker_tools.base.command import FILE, SETTINGS, Command, json_option, version_option
+from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
+from kbroker_tools.cluster.opening import bootstrap_option, command_config_option, profile_option
 from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
 from kbroker_tools.console.message_text import make_formatter
@@ -17,9 +18,10 @@ from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@click.option('--bootstrap-server', required=True, metavar='HOST:PORT,...', help='The broker to ask.')
-@click.option('--command-config', type=FILE, metavar='FILE',
-              help='Settings of the consumer and of its connections (security.protocol, sasl.*, ssl.*), as properties.')
+@bootstrap_option()
+@command_config_option(help_text='Settings of the consumer and of its connections (security.protocol, sasl.*, ssl.*), '
+                       'as properties.')
+@profile_option
 @click.option('--topic', required=True, metavar='TOPIC', help='The topic to read.')
 @click.option('--group', metavar='GROUP', help=f'The share group.  [default: {DEFAULT_GROUP}]')
 @click.option('--release', is_flag=True, help='Release each record after it was shown, so that the group delivers it '

@@ -46,7 +46,7 @@ def run(*arguments):
     (['--add', *ALLOW_ALICE, '--producer', '--operation', 'Read', '--topic', 'a'], 'exclude each other'),
     (['--list', '--operation', 'Read'], '--operation goes with'),
     (['--remove', '--topic', 'a', '--principal', 'User:a'], '--principal goes with --list'),
-    (['--list'], 'give one of --bootstrap-server')])
+    (['--list', '--data-dir', '/', '--bootstrap-server', 'a:1'], 'give one of --bootstrap-server')])
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     done = run_in_process('acls', *arguments)
     assert done.returncode == 2

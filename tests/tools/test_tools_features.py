@@ -34,7 +34,7 @@ def levels(broker):
 
 
 @pytest.mark.parametrize(('arguments', 'words'), [
-    (['describe'], 'give one of --bootstrap-server'),
+    (['describe', '--data-dir', '/', '--bootstrap-server', 'a:1'], 'give one of --bootstrap-server'),
     (['upgrade'], 'give one of --release-version and --feature'),
     (['upgrade', '--release-version', '4.3', '--feature', 'a=1'], 'give one of --release-version and --feature'),
     (['upgrade', '--release-version', '9.9'], "'9.9' is not one of '4.3', '4.4'"),

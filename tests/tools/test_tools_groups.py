@@ -238,7 +238,8 @@ def test_a_plan_that_cannot_be_read_names_the_line(text, words):
     (['--delete-offsets', '--group', 'a'], '--delete-offsets needs --topic'),
     (['--delete-offsets', '--group', 'a', '--group', 'b', '--topic', 't'], 'takes one --group'),
     (['--delete', '--group', 'a', '--data-dir', '/'], 'needs a broker'),
-    (['--list', '--type', '--data-dir', '/'], ''), (['--list'], 'give one of --bootstrap-server')])
+    (['--list', '--type', '--data-dir', '/'], ''), (['--list', '--data-dir', '/', '--bootstrap-server', 'a:1'],
+                                                'give one of --bootstrap-server')])
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2 or (words == '' and result.exit_code == 1)

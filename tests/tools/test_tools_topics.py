@@ -79,7 +79,7 @@ def test_an_assignment_names_the_replicas_of_each_partition(text, assignment):
     (['--create', '--topic', 'a', '--partitions', '2', '--replica-assignment', '1'], 'exclude each other'),
     (['--describe', '--unavailable-partitions', '--topics-with-overrides'], 'exclude each other'),
     (['--describe', '--topic', 'a', '--topic-id', 'b'], 'exclude each other'),
-    (['--list'], 'give one of --bootstrap-server'),
+    (['--list', '--data-dir', '/', '--bootstrap-server', 'a:1'], 'give one of --bootstrap-server'),
     (['--delete', '--topic', 'a', '--data-dir', '/'], 'needs a broker')])
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     result = CliRunner().invoke(main, arguments)

@@ -333,7 +333,6 @@ def test_a_directory_does_not_abort(directory):
 
 
 @pytest.mark.parametrize(('code', 'words', 'arguments'), [
-    (2, 'give one of --bootstrap-server', ['list']),
     (2, 'give one of --bootstrap-server', ['--bootstrap-server', NOBODY, 'list', '--data-dir', '{directory}']),
     (2, 'Missing option', ['describe', '--data-dir', '{directory}']),
     (2, "'x' is not a valid integer", ['describe-producers', '--topic', 't', '--partition', 'x']),
