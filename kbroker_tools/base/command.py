@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
+from click.types import StringParamType
 
 from kbroker import __version__
 from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
 from kbroker.client.errors import ClientError, PartitionOffline
 from kbroker_tools.base.render import Output, printable, shell_word, warn
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar('F', bound=Callable[..., Any])
 
@@ -103,8 +107,34 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class Name(StringParamType):
+    """The type of a parameter that is the name of a topic, a group or a transactional id. A shell completes it."""
+
+    names_of: ClassVar[Callable[[click.Context, str, str], list[str]]] = lambda context, kind, prefix: []
+    """Returns the names of a kind with a prefix. `cluster/opening`, which knows clusters, sets it."""
+
+    def __init__(self, kind: str):
+        self._kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # only a completion needs it
+
+        return [CompletionItem(name) for name in Name.names_of(ctx, self._kind, incomplete)]
+
+
+NAMES = dict.fromkeys(('topic', 'topics', 'where', 'topic_partition', 'input_topic'), Name('topic')) | dict.fromkeys(
+    ('group', 'group_id'), Name('group')) | {'transactional_id': Name('transactional id')}
+"""Maps the names of parameters to the type of their values. They have the same meaning in all commands."""
+
+
 class Ending:
-    """A mixin that makes a click command end as `one_line_ending` describes."""
+    """A mixin that makes a click command end as `one_line_ending` describes, and completes names in its parameters."""
+
+    def __init__(self, *args: Any, **extra: Any):
+        super().__init__(*args, **extra)
+        for param in self.params:  # type: ignore[attr-defined]
+            if param.type is click.STRING and param.name in NAMES:
+                param.type = NAMES[param.name]
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:

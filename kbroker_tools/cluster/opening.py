@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker_tools.base.command import DIRECTORY, FILE, command_line
+from kbroker_tools.base.command import DIRECTORY, FILE, Name, command_line
 from kbroker_tools.cluster import place
 
 if TYPE_CHECKING:
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from kbroker_tools.cluster.live_view import LiveView
 
 F = TypeVar('F', bound=Callable[..., Any])
+
+def _names_of(context: click.Context, kind: str, prefix: str) -> list[str]:
+    from kbroker_tools.cluster.completion import names_of  # only a completion needs it
+
+    return names_of(context, kind, prefix)
+
+
+Name.names_of = _names_of
 
 MOST_NAMED = 20
 """The most unreadable partitions that are printed by name. The number of further ones is printed."""

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.base.topic_partition import named_partition, parse_topic_partition
 from kbroker.settings.durations import duration_ms, time_ms
-from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
+from kbroker_tools.base.command import NAMES, SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Output
 from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from kbroker_tools.base.view import View
     from kbroker_tools.timeline.layout import Timeline
     from kbroker_tools.timeline.text import Line
@@ -29,12 +32,13 @@ class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic 
     name = 'TOPIC[:PARTITION]'
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
-        topic, colon, partition = value.partition(':')
-        if topic and not colon:
-            return topic, None
-        if not topic or not (partition.isascii() and partition.isdigit()):
-            self.fail(f'found {value!r}, expected TOPIC:PARTITION or TOPIC, such as orders:0', param, ctx)
-        return topic, int(partition)
+        try:
+            return parse_topic_partition(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return NAMES['topic'].shell_complete(ctx, param, incomplete)
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
@@ -82,8 +86,7 @@ def timeline(topic_partition: tuple[str, int | None], axis: Any, html: Path | No
         raise ToolError(f'{html}: there is no directory {html.absolute().parent}')
     view = open_view(bootstrap_server, data_dir, command_config)
     output = Output(as_json)
-    topic, only = topic_partition
-    numbers = check_partition(view, topic, only)
+    topic, numbers = check_partition(view, *topic_partition)
     if html is not None and len(numbers) > 1:
         raise click.UsageError(f'--html shows one partition: found {len(numbers)} of {topic}, expected {topic}:N')
     bounds = Bounds(from_offset, to_offset, since + view.now_ms() if since is not None and since < 0 else since)
@@ -115,20 +118,21 @@ def _write_page(file: Path, text: str) -> None:
         raise ToolError(f'{file}: {error.strerror}') from None
 
 
-def check_partition(view: View, topic: str, partition: int | None) -> list[int]:
-    """Return the partition in a list. If `partition` is None, return all partitions of the topic. If the partition does
-    not exist, raise ToolError, which names the existing partitions."""
+def check_partition(view: View, topic: str, partition: int | None) -> tuple[str, list[int]]:
+    """Return the topic, and the partition in a list. If `partition` is None, return all partitions of the topic. If the
+    partition does not exist, raise ToolError, which names the existing partitions."""
     topics = view.topics()
+    topic, partition = named_partition(topic, partition, topics)
     if topic not in topics:
         raise ToolError(f'found no topic {topic!r} in {view.place}, expected one of its {len(topics)}'
                         if topics else f'found no topic {topic!r} in {view.place}: it has none')
     numbers = [found.partition for found in topics[topic].partitions]
     if partition is None:
-        return numbers
+        return topic, numbers
     if partition not in numbers:
         raise ToolError(f'found no partition {partition} of topic {topic!r} in {view.place}, expected one of its '
                         f'{len(numbers)}')
-    return [partition]
+    return topic, [partition]
 
 
 def show(found: Timeline, axis: Any, output: Output) -> None:

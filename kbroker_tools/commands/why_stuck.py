@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker.base.topic_partition import TopicPartition
+from kbroker.base.topic_partition import TopicPartition, named_partition, parse_topic_partition
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Output, words_for_count
 from kbroker_tools.base.view import Unreadable, View
@@ -48,6 +48,7 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
     command = command_here('kbroker-transactions', view, place['command_config'])
     gatherer = Gatherer(view, command, lambda node: _expiry_interval(view, node))
     if wanted is not None:
+        wanted = named_partition(*wanted, gatherer.topics)
         partitions = _partitions_named(view, gatherer, *wanted)
     elif group_id is not None:
         partitions = _partitions_of_group(gatherer, group_id)
@@ -64,12 +65,10 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
 
 
 def _parse_where(where: str) -> tuple[str, int | None]:
-    topic, colon, number = where.partition(':')
-    if not colon:
-        return where, None
-    if not (number.isascii() and number.isdigit()):
-        raise click.UsageError(f'found partition {number!r} in {where!r}, expected a number')
-    return topic, int(number)
+    try:
+        return parse_topic_partition(where)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _expiry_interval(view: View, node_id: int) -> int | None:

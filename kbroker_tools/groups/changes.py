@@ -154,11 +154,11 @@ def specification(view: Any, options: dict[str, Any]) -> Reset | None:
 def in_scope(view: Any, texts: Collection[str], option: str) -> list[TopicPartition]:
     """Return the partitions that the texts name in the form `TOPIC[:N,...]`. Raise ToolError if a partition does not
     exist."""
+    topics = view.topics()
     try:
-        scope = parse_scope(texts)
+        scope = parse_scope(texts, topics)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
-    topics = view.topics()
     found = []
     for topic, partitions in scope.items():
         if topic not in topics:

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kbroker.base.topic_partition import TopicPartition
+from kbroker.base.topic_partition import TopicPartition, named_partition
 from kbroker.settings.durations import java_duration_ms, time_ms
 
 LONGEST_WITHOUT_QUOTES = 24
@@ -84,15 +84,18 @@ def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[
 
 # ---- values on the command line
 
-def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
+def parse_scope(texts: Iterable[str], topics: Container[str] = ()) -> dict[str, list[int] | None]:
     """Parse texts such as `orders` or `orders:0,2` to {topic: partitions}. None means all partitions. Raise ValueError
-    if a text has another form."""
+    if a text has another form. `orders-0` is partition 0 if `topics` has only `orders`."""
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, separator, numbers = text.rpartition(':')
         if not separator:
-            found[text] = None
-            continue
+            topic, partition = named_partition(text, None, topics)
+            if partition is None:
+                found[topic] = None
+                continue
+            numbers = str(partition)
         if topic in found and found[topic] is None:
             continue
         try:

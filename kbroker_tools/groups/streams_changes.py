@@ -29,7 +29,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
         changes.reset_groups(view, output, options, list(internal))
     else:
         for group in groups:
-            check_inputs(group, parse_scope(options['input_topic']))
+            check_inputs(group, parse_scope(options['input_topic'], inputs(group)))
             topics = offsets_of_inputs(view, group) if options['all_input_topics'] else options['input_topic']
             changes.reset_groups(view, output, options | {'topic': topics, 'all_topics': False}, [group.group_id],
                                  check_committed)

@@ -203,6 +203,7 @@ def test_a_time_before_1970_would_mean_an_end_of_the_log():
 
 def test_a_topic_stands_alone_or_with_partitions():
     assert parse_scope(['orders', 'payments:0,2', 'payments:3']) == {'orders': None, 'payments': [0, 2, 3]}
+    assert parse_scope(['payments-1', 'payments:3', 'a-0'], ['payments', 'a-0']) == {'payments': [1, 3], 'a-0': None}
     assert parse_scope(['orders', 'orders:1']) == parse_scope(['orders:1', 'orders']) == {'orders': None}
     with pytest.raises(ValueError, match='expected TOPIC or TOPIC:PARTITION'):
         parse_scope(['orders:x'])
