@@ -48,7 +48,7 @@ class Work:
         monkeypatch.setattr(module, 'answering', lambda *_: None, raising=False)    # needs a request of a connection
         self.request = SimpleNamespace(
             node=node, api=self.api, version=self.api.max_version, may=self.may, access=None,
-            advertised_address=('localhost', 9092), start_work=lambda *_: None,
+            principal=ANONYMOUS, advertised_address=('localhost', 9092), start_work=lambda *_: None,
             reply=lambda _: None, connection=node.connect())
 
     def may(self, *_, **__):
