@@ -11,6 +11,10 @@ from kbroker.security.der import OBJECT_IDENTIFIER, SEQUENCE, SET, CertificateEr
 KEYWORDS = {
     '2.5.4.3': 'CN', '2.5.4.6': 'C', '2.5.4.7': 'L', '2.5.4.8': 'ST', '2.5.4.9': 'STREET', '2.5.4.10': 'O',
     '2.5.4.11': 'OU', '0.9.2342.19200300.100.1.1': 'UID', '0.9.2342.19200300.100.1.25': 'DC'}
+MOST_OBJECT_IDENTIFIER_BYTES = 128
+"""The bytes of the longest accepted object identifier. Its numbers have no bound in DER, and the time to print a number
+grows with the square of its size.
+"""
 ESCAPED = frozenset(',=+<>#;"\\')
 
 _TEXT_TAGS = frozenset((12, 19, 20, 22, 27, 30))
@@ -48,6 +52,9 @@ def _attribute_text(attribute: Reader) -> str:
 
 def _dotted(content: bytes) -> str:
     """Return an object identifier, given as DER content, in dotted form such as 2.5.4.3."""
+    if len(content) > MOST_OBJECT_IDENTIFIER_BYTES:
+        raise CertificateError(f'certificate: an object identifier of at most {MOST_OBJECT_IDENTIFIER_BYTES} bytes '
+                               f'expected, found {len(content)}')
     numbers, value = [], 0
     for byte in content:
         value = value << 7 | byte & 0x7F
