@@ -213,6 +213,20 @@ def test_changes_without_a_pause_are_a_bounded_number_of_lines(broker, log, capl
     assert len(log('CreateTopics', topics=[create('later')])) == 1
 
 
+@pytest.mark.parametrize(('api', 'fields'), [
+    ('DeleteRecords', {'topics': [{'name': 'orders', 'partitions': [{'partition_index': 0, 'offset': 0}] * 5000}]}),
+    ('CreatePartitions', {'topics': [{'name': 'orders', 'count': 2, 'assignments': None}] * 5000}),
+    ('OffsetDelete', {'group_id': 'g', 'topics': [{'name': 'orders', 'partitions': []}] * 5000}),
+    ('AlterUserScramCredentials', {'deletions': [{'name': 'bob', 'mechanism': 1}] * 5000})])
+def test_a_long_request_is_looked_through_in_parts(api, fields):
+    """Each element of the request or of the answer is an element of long work."""
+    asked = build(f'{api}Request', **fields)
+    key = next(key for key in CHANGES if key.name.replace('_', '').lower() == api.lower())
+    rows = {'AlterUserScramCredentials': {'results': [{'user': 'bob'}]}, 'CreatePartitions': {'results': []}}
+    answer = build(f'{api}Response', **rows.get(api, {'topics': [{'name': 'orders', 'partitions': []}] * 5000}))
+    assert sum(1 for _ in CHANGES[key](asked, answer)) >= 5000
+
+
 def test_an_audit_in_the_log_is_the_only_line(broker, ask, caplog):
     caplog.set_level(logging.INFO)
     broker.audit = AuditLog(LogSink(), broker.clock)

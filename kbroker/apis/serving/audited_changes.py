@@ -24,8 +24,10 @@ from kbroker.settings.rows import Type
 from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 HIDDEN = '(hidden)'
-LINE_ELEMENTS = 8
-"""Writing one audit line counts as this many elements of work."""
+LINE_ELEMENTS, CHANGE_ELEMENTS = 8, 2
+"""Writing one audit line counts as this many elements of work, and looking at a change without writing as the second
+number.
+"""
 MOST_DETAILS = 100
 """The most configs of a resource that one audit line shows."""
 CONFIG_TYPES = {2: 'topic', 4: 'broker', 8: 'broker-logger', 16: 'client-metrics', 32: 'group'}
@@ -42,11 +44,17 @@ class Change:
     details: Mapping[str, Any] = MappingProxyType({})
 
 
-Changes = Iterator[Change]
+Changes = Iterator[Change | None]
+"""The changes of a request. None stands for an element of work without a change: a request may name very many
+resources.
+"""
 
 
 def _topics_created(body: Any, answer: Any) -> Changes:
-    wanted = {topic.name: topic for topic in body.topics}
+    wanted: dict[str, Any] = {}
+    for topic in body.topics:
+        wanted[topic.name] = topic
+        yield None
     for row in answer.topics:
         topic = wanted.get(row.name)
         details = {} if topic is None else {'partitions': topic.num_partitions,
@@ -60,13 +68,19 @@ def _topics_deleted(_body: Any, answer: Any) -> Changes:
 
 
 def _partitions_created(body: Any, answer: Any) -> Changes:
-    wanted = {topic.name: topic.count for topic in body.topics}
+    wanted: dict[str, int] = {}
+    for topic in body.topics:
+        wanted[topic.name] = topic.count
+        yield None
     for row in answer.results:
         yield Change(f'topic:{row.name}', row.error_code, {'partitions': wanted.get(row.name)})
 
 
 def _configs_changed(body: Any, answer: Any) -> Changes:
-    codes = {(row.resource_type, row.resource_name): row.error_code for row in answer.responses}
+    codes: dict[tuple[int, str], int] = {}
+    for row in answer.responses:
+        codes[row.resource_type, row.resource_name] = row.error_code
+        yield None
     for resource in body.resources:
         name = f'{CONFIG_TYPES.get(resource.resource_type, resource.resource_type)}:{resource.resource_name}'
         values = _values((config.name, _config_value(config)) for config in resource.configs)
@@ -113,7 +127,10 @@ def _acl(acl: Any, pattern: int) -> str:
 
 
 def _credentials_changed(body: Any, answer: Any) -> Changes:
-    codes = {row.user: row.error_code for row in answer.results}
+    codes: dict[str, int] = {}
+    for row in answer.results:
+        codes[row.user] = row.error_code
+        yield None
     for row in body.deletions:
         yield Change(f'user:{row.name}', codes.get(row.name),
                      {'deleted': MECHANISMS.get(row.mechanism, row.mechanism)})
@@ -137,19 +154,30 @@ def _groups_deleted(_body: Any, answer: Any) -> Changes:
 
 
 def _records_deleted(body: Any, answer: Any) -> Changes:
-    wanted = {(topic.name, part.partition_index): part.offset for topic in body.topics for part in topic.partitions}
+    wanted: dict[tuple[str, int], int] = {}
+    for topic in body.topics:
+        yield None
+        for part in topic.partitions:
+            wanted[topic.name, part.partition_index] = part.offset
+            yield None
     for topic in answer.topics:
+        yield None
         for part in topic.partitions:
             yield Change(f'partition:{topic.name}-{part.partition_index}', part.error_code,
                          {'before': wanted.get((topic.name, part.partition_index))})
 
 
 def _share_offsets_altered(body: Any, answer: Any) -> Changes:
-    offsets = {(topic.topic_name, partition.partition_index): partition.start_offset
-               for topic in body.topics for partition in topic.partitions}
+    offsets: dict[tuple[str, int], int] = {}
+    for topic in body.topics:
+        yield None
+        for partition in topic.partitions:
+            offsets[topic.topic_name, partition.partition_index] = partition.start_offset
+            yield None
     if answer.error_code or not answer.responses:
         yield Change(f'group:{body.group_id}', answer.error_code)
     for topic in answer.responses:
+        yield None
         for partition in topic.partitions:
             place = topic.topic_name, partition.partition_index
             yield Change(f'group:{body.group_id}', partition.error_code,
@@ -167,6 +195,7 @@ def _offsets_deleted(body: Any, answer: Any) -> Changes:
     if answer.error_code:
         yield Change(f'group:{body.group_id}', answer.error_code)
     for topic in answer.topics:
+        yield None
         for part in topic.partitions:
             yield Change(f'group:{body.group_id}', part.error_code,
                          {'partition': f'{topic.name}-{part.partition_index}'})
@@ -184,7 +213,9 @@ def _controller_unregistered(body: Any, answer: Any) -> Changes:
 def _markers_written(body: Any, answer: Any) -> Changes:
     for marker, row in zip(body.markers, answer.markers, strict=True):
         result = 'commit' if marker.transaction_result else 'abort'
+        yield None
         for topic in row.topics:
+            yield None
             for part in topic.partitions:
                 yield Change(f'partition:{topic.name}-{part.partition_index}', part.error_code,
                              {'result': result, 'producer_id': marker.producer_id, 'epoch': marker.producer_epoch})
@@ -255,12 +286,17 @@ def _write_each(request: Any, body: Any, answer: Any) -> Steps:
     audit, node = request.node.audit, request.node
     pace, changed = Pace(), ChangedResources()
     is_dry = getattr(body, 'validate_only', False)
+    cost = LINE_ELEMENTS if audit.is_on else CHANGE_ELEMENTS
     for change in CHANGES[request.api.key](body, answer):
+        if change is None:
+            if pace.spend():
+                yield
+            continue
         if audit.is_on:
             _write(request, change, is_dry)
         if change.code == 0 and not is_dry:
             changed.add(change.resource, change.details)
-        if pace.spend(LINE_ELEMENTS):
+        if pace.spend(cost):
             yield
     line = None if audit.is_in_log else changed.line(request)
     if line is not None:
