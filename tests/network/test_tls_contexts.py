@@ -16,6 +16,10 @@ from kbroker.network.tls import server_context
 from kbroker.network.tls_contexts import TlsContexts
 from kbroker.settings.config import Config
 
+NOW = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+"""The time of the clock of the tests."""
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
 
 @pytest.fixture
 def files(tmp_path, certificates):
@@ -172,6 +176,12 @@ def test_naming_the_same_file_again_checks_what_it_holds_now(contexts, given, wo
     run(contexts.check(Config(given), ['log.retention.ms']), worker)
 
 
+def test_a_client_cannot_set_a_keystore_that_has_expired(contexts, given, worker, files):
+    (files / 'old.pem').write_text(certificate_between('old', LONG_AGO, datetime.now(UTC) - timedelta(days=1)))
+    with pytest.raises(KafkaError, match='the certificate CN=old expired at'):
+        run(contexts.check(*changed(given, keystore_location=str(files / 'old.pem'))), worker)
+
+
 def test_an_encrypted_key_needs_its_password(certificates, files, worker, given):
     encrypted = (certificates / 'client.enc').read_text() + (certificates / 'client.crt').read_text()
     replace(files / 'keys.pem', encrypted)
@@ -203,10 +213,6 @@ def test_a_list_that_holds_none_is_refused(certificates):
     with pytest.raises(ConfigError, match=r'ssl.crl.location: found no X509 CRL'):
         server_context({'ssl.keystore.location': str(certificates / 'server.pem'),
                         'ssl.crl.location': str(certificates / 'ca.pem')})
-
-
-NOW = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)    # the time of the clock of the tests
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
