@@ -23,6 +23,8 @@ from kbroker_tools.exporter.partitions import leaders_of, read_ends, read_produc
 from kbroker_tools.exporter.reading import Ages, BatchReader, RecordCounts
 from kbroker_tools.exporter.transactions import find_hanging_ones, read_open_transactions
 
+PATIENCE_SHARE = 4
+"""One broker may take one part in so many of the time of a collection before it is left out."""
 SIZES_EVERY_MS = 60_000
 """The time for which sizes are kept. A broker walks over all its partitions to tell them."""
 MOST_HELD = 2_000
@@ -59,7 +61,7 @@ class Collector:
         self._cluster = cluster
         self._options = options
         self._clock = clock or Clock()
-        self._brokers = Brokers(cluster)
+        self._brokers = Brokers(cluster, options.timeout_ms // PATIENCE_SHARE, self._clock)
         self._reader = BatchReader(self._brokers, options.read_bytes)
         self._ages = Ages(self._reader)
         self._counts = RecordCounts(self._reader)
@@ -92,9 +94,7 @@ class Collector:
             directories, self._brokers.problems, dict(self._brokers.requests), self._reader.read_bytes)
 
     def _read_topics(self) -> dict[str, TopicMetadata]:
-        found = self._cluster.retrying(self._cluster.topics, 'listing topics')
-        self._brokers.requests['Metadata'] += 1
-        return {name: topic for name, topic in found.items() if self._options.selects_topic(name)}
+        return {name: topic for name, topic in self._brokers.topics().items() if self._options.selects_topic(name)}
 
     def _read_producers(self, groups: Sequence[GroupFacts], ends: Mapping[TopicPartition, PartitionEnds],
                         leaders: Mapping[TopicPartition, int],

@@ -18,7 +18,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import LongWork
 from kbroker.client import Admin, Producer
-from kbroker.client.cluster import Cluster
+from kbroker.client.cluster import Cluster, Node
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError
@@ -260,6 +260,20 @@ def test_the_page_lists_each_metric():
 
 # ---- without a cluster
 
+@pytest.fixture(scope='module')
+def facts_broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp('broker') / 'data') as broker:
+        yield broker
+
+
+@pytest.fixture(scope='module')
+def facts(facts_broker):
+    cluster = cluster_of(facts_broker.address)
+    yield Collector(cluster, Options()).collect()
+    cluster.close()
+
+
+
 def test_a_broker_that_never_answers_ends_the_collection_in_time():
     hangs = threading.Event()
     with serving(lambda _: hangs.wait(60)) as port:
@@ -268,6 +282,44 @@ def test_a_broker_that_never_answers_ends_the_collection_in_time():
             Collector(cluster, Options(timeout_ms=100)).collect()
         hangs.set()
         cluster.close()
+
+
+class ClusterWithSilentBroker(Cluster):
+    """A cluster whose metadata name one more broker, which accepts connections and never answers."""
+
+    silent = None
+
+    def refresh(self, *arguments, **options):
+        answer = super().refresh(*arguments, **options)
+        self.nodes[99] = self.silent
+        return answer
+
+
+@pytest.fixture
+def silent_address():
+    hangs = threading.Event()
+    with serving(lambda _: hangs.wait(60)) as port:
+        yield '127.0.0.1', port
+        hangs.set()
+
+
+def test_a_silent_broker_is_left_out_and_the_others_are_served(facts_broker, silent_address):
+    cluster = ClusterWithSilentBroker(ClientConfig.load(facts_broker.address, None))
+    cluster.silent = Node(99, *silent_address)
+    facts = Collector(cluster, Options(timeout_ms=4_400)).collect()
+    assert facts.took_ms < 4_400
+    assert [problem.line.partition(':')[0] for problem in facts.problems] == ['broker 99 is left out']
+    assert facts.brokers.keys() > {99}
+    assert facts.log_directories != []
+    cluster.close()
+
+
+def test_a_silent_bootstrap_server_does_not_keep_the_collection_from_the_next_one(facts_broker, silent_address):
+    host, port = silent_address
+    cluster = cluster_of(f'{host}:{port},{facts_broker.address}')
+    collector = Collector(cluster, Options(timeout_ms=4_400))
+    assert collector.collect().log_directories != []
+    cluster.close()
 
 
 class Scrapes:
@@ -294,14 +346,6 @@ class Scrapes:
     def end(self, result):
         self.jobs.pop()(result)
         self.timers.run_due()
-
-
-@pytest.fixture(scope='module')
-def facts(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp('broker') / 'data') as broker:
-        cluster = cluster_of(broker.address)
-        yield Collector(cluster, Options()).collect()
-        cluster.close()
 
 
 def test_scrapes_at_the_same_time_share_a_collection(facts):
