@@ -239,9 +239,11 @@ class ShareFetch(Waiter):
             except KafkaError as error:
                 wanted.error = PartitionError(error.code, str(error))
                 self._has_lost_one = True
-            if wanted.fetched is not None:
+            if wanted.fetched is not None and wanted.live is not None:
                 self.has_acquired = True
-                left -= sum(last - first + 1 for first, last, _ in wanted.fetched.acquired)
+                count = sum(last - first + 1 for first, last, _ in wanted.fetched.acquired)
+                wanted.live.partition.count_fetched(count, wanted.fetched.records.size_bytes)
+                left -= count
             if pace.spend(8):
                 yield
 
@@ -363,9 +365,6 @@ def add(topics: dict[bytes, Any], place: SessionPartition, acknowledged: Partiti
         topic = topics[topic_id] = response.ShareFetchableTopicResponse(topic_id=topic_id, partitions=[])
     error = (wanted.error if wanted is not None else None) or PartitionError()
     fetched = wanted.fetched if wanted is not None else None
-    if fetched is not None and wanted is not None and wanted.live is not None:
-        wanted.live.partition.count_fetched(sum(last - first + 1 for first, last, _ in fetched.acquired),
-                                            fetched.records.size_bytes)
     acknowledged = acknowledged or PartitionError()
     topic.partitions.append(response.PartitionData(
         partition_index=index, error_code=error.code, error_message=error.message,

@@ -568,3 +568,13 @@ def test_a_fetch_of_a_share_partition_that_was_never_initialized_leaves_no_garba
     gc.collect()
     stranger.fetch_shares()
     assert gc.collect() == 0
+
+
+def test_acquired_records_count_as_fetched_from_their_topic(client, member):
+    client.produce(client.batch(b'a', b'b'))
+    client.produce(client.batch(b'c'))
+    member.acquired(max_records=2)
+    size_bytes = client.broker.topics.topic('orders').partitions[0].fetched_bytes
+    assert client.broker.topics.topic('orders').traffic()[2:] == (2, size_bytes) and size_bytes > 0
+    member.acquired()
+    assert client.broker.topics.topic('orders').traffic()[2] == 3
