@@ -23,8 +23,8 @@ TOPIC_BYTES_IN = Metric(
 TOPIC_RECORDS_OUT = Metric(
     'kbroker_topic_fetched_records', 'counter',
     'Offsets in the batches that consumers have fetched. The broker does not open the batches, so markers of '
-    'transactions and offsets removed by compaction count. For share groups, acquired records count.', labels=('topic',),
-    series='topics with traffic')
+    'transactions and offsets removed by compaction count. For share groups, acquired records count.',
+    labels=('topic',), series='topics with traffic')
 TOPIC_BYTES_OUT = Metric(
     'kbroker_topic_fetched_bytes', 'counter', 'Bytes of the batches that consumers have fetched.', 'bytes',
     ('topic',), 'topics with traffic')
