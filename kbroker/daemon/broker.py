@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ from kbroker.settings.table import addresses_with_limits
 if TYPE_CHECKING:
     from kbroker.daemon.monitoring import Monitoring
     from kbroker.network.tls_contexts import TlsContexts
+    from kbroker.security.certificates import Certificate
 
 logger = logging.getLogger('kbroker')
 
@@ -94,7 +95,7 @@ class Broker:
     """The broker process. Call `start`, then `run`. `run` returns after a call of `stop`."""
 
     server: Server
-    _ledger: list[Line]
+    ledger: list[Line]
     _started_ms: int
     _status_socket: StatusSocket | None = None
     _progress: StopProgress | None = None
@@ -168,7 +169,7 @@ class Broker:
         status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
         if self._monitoring is not None:
             self._serve_metrics(self._monitoring)
-        self._ledger = [*ledger_of(self.node, self.server), Line(
+        self.ledger = [*ledger_of(self.node, self.server), Line(
             'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
             'the oldest gives way'), *([] if self._monitoring is None else self._monitoring.ledger())]
         self._status_socket = status_socket
@@ -203,7 +204,7 @@ class Broker:
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
             'dead_letters': dead_letters,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
-                        'limit': line.limit} for line in self._ledger]}
+                        'limit': line.limit} for line in self.ledger]}
 
     def run(self) -> None:
         """Serve requests until `stop` is called, then stop cleanly.
@@ -291,12 +292,26 @@ class Broker:
 
     def _serve_metrics(self, monitoring: Monitoring) -> None:
         """Answer on `metrics.listen` for a broker that has started."""
-        from kbroker.daemon.monitoring import health_route, metrics_route  # slow to import, and not always used
+        from kbroker.daemon.child_commands import ChildCommands  # these are slow to import, and not always used
+        from kbroker.daemon.monitoring import health_route, metrics_route, page_routes, samples_of
+        from kbroker.daemon.page_facts import SAMPLE_MS, PageSource, Throughput
 
+        self.reactor.takes_times = True
+        throughput = Throughput(self.node, self.server.traffic)
+        self.timers.every(SAMPLE_MS, throughput.sample)
+        source = PageSource(self.node, self.address, throughput, lambda: self.certificates)
+        commands = ChildCommands(self.reactor, self.directory)
         monitoring.serve(self.reactor, self.node.long_work, [
-            health_route('/livez', lambda: None), health_route('/readyz', self._problem),
-            metrics_route(lambda: [])])
-        logger.info('metrics and health are on %s', monitoring.url, extra={'event': 'metrics', 'url': monitoring.url})
+            *page_routes(source, commands), metrics_route(partial(samples_of, self)),
+            health_route('/livez', lambda: None), health_route('/readyz', self._problem)],
+            on_close=commands.close)
+        logger.info('metrics, health and the page are on %s', monitoring.url,
+                    extra={'event': 'metrics', 'url': monitoring.url})
+
+    @property
+    def certificates(self) -> Mapping[str, Sequence[Certificate]]:
+        """The certificates of each listener with TLS."""
+        return {} if self._tls is None else self._tls.certificates
 
     def _problem(self) -> str | None:
         """Return why clients are not served, or None if they are."""

@@ -10,21 +10,38 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.errors import ConfigError
+from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.http.messages import Answer, HttpRequest, text_answer
 from kbroker.http.routes import Route, Routes
 from kbroker.http.server import HttpServer, listen
+from kbroker.metadata.topic_names import check_topic_name
+from kbroker.metrics import (
+    certificates,
+    connections,
+    disk,
+    groups,
+    log,
+    loop,
+    memory,
+    node,
+    partitions,
+    requests,
+    share,
+    traffic,
+    transactions,
+)
 from kbroker.metrics.exposition import content_type, text_of
 from kbroker.metrics.table import Sample
 from kbroker.network.reactor import Reactor
+from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page, text_page
 from kbroker.settings.exposure import is_loopback
 from kbroker.settings.file_modes import check_secret_file
 
@@ -32,10 +49,17 @@ if TYPE_CHECKING:
     import logging
     import socket
 
+    from kbroker.daemon.broker import Broker
+    from kbroker.daemon.child_commands import ChildCommands
+    from kbroker.daemon.page_facts import PageSource
     from kbroker.settings.config import Config
 
 MOST_TOKEN_BYTES = 4096
 LEAST_TOKEN_CHARACTERS = 16
+MOST_DIGITS = 10
+"""The most digits of a partition in a query."""
+TRANSACTIONS = 'kbroker_tools.commands.transactions'
+"""The module of the command that writes timelines, histories and reasons."""
 Samples = Callable[[], Iterable[Sample | None]]
 
 
@@ -87,9 +111,11 @@ class Monitoring:
         assert self._server is not None
         return self._server.ledger()
 
-    def serve(self, reactor: Reactor, long_work: LongWork, routes: Iterable[Route]) -> None:
-        """Answer on the loop of the broker from now on."""
+    def serve(self, reactor: Reactor, long_work: LongWork, routes: Iterable[Route],
+              on_close: Callable[[], object]) -> None:
+        """Answer on the loop of the broker from now on. `close` calls `on_close()`."""
         self._end_start()
+        self._on_close = on_close
         self._server = HttpServer(reactor, long_work, self._listener, self._routes(routes), self._context)
 
     def close(self) -> None:
@@ -98,6 +124,7 @@ class Monitoring:
         if self._server is not None:
             self._server.close()
             self._server = None
+            self._on_close()
         self._listener.close()
 
     def _end_start(self) -> None:
@@ -145,6 +172,27 @@ def health_route(path: str, problem: Callable[[], str | None]) -> Route:
     return Route(path, answer, is_open=True)
 
 
+def samples_of(broker: Broker) -> Iterator[Sample | None]:
+    """Yield the samples of all metrics of a broker."""
+    rooms: Any = broker.node        # it has the rooms that the collectors name, as attributes
+    commons = broker.server.traffic
+    yield from node.collect(rooms)
+    yield from requests.collect(rooms.request_counts, commons)
+    yield from traffic.collect(commons, rooms.topics)
+    yield from connections.collect(broker.server, rooms.client_software, rooms.authentication, rooms.authorizer,
+                                   rooms.quotas)
+    yield from transactions.collect(rooms)
+    yield from partitions.collect(rooms)
+    yield from groups.collect(rooms)
+    yield from share.collect(rooms)
+    yield from log.collect(rooms)
+    yield from disk.collect(broker.sync_threads, commons, rooms.topics)
+    yield from loop.collect(broker.turn_watch)
+    yield from memory.collect(broker.ledger)
+    yield from certificates.collect_certificates(broker.certificates)
+    yield from certificates.collect_handshakes(commons.failed_handshakes)
+
+
 def metrics_route(samples: Samples) -> Route:
     """Return the route of the metrics, in the text form that the client prefers."""
     def answer(request: HttpRequest) -> Answer:
@@ -152,3 +200,70 @@ def metrics_route(samples: Samples) -> Route:
         return Answer(text_of(samples(), form), content_type=form)
 
     return Route('/metrics', answer)
+
+
+def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
+    """Return the routes of the page, of its files, and of the pages with the output of commands."""
+    def show(request: HttpRequest) -> Answer:
+        def parts() -> Generator[object]:
+            facts = yield from source.current()
+            yield from page(facts, request.query)
+
+        return Answer(parts(), content_type=HTML, headers=HEADERS)
+
+    def show_file(request: HttpRequest) -> Answer:
+        return Answer([file_of_page(request.path)], content_type=FILES[request.path])
+
+    def show_command(title: str, *command: str) -> Answer:
+        def parts() -> Generator[object]:
+            facts = yield from source.current()
+            outcome = yield from commands.run(TRANSACTIONS, (command[0], '--', *command[1:]))
+            text = outcome.output.decode('utf-8', 'replace') if outcome.problem is None else outcome.problem
+            yield text_page(facts, title, ('kbroker-transactions', *command), text)
+
+        return Answer(parts(), content_type=HTML, headers=HEADERS)
+
+    def why_stuck(request: HttpRequest) -> Answer:
+        where = partition_of(request)
+        return _no_partition() if where is None else show_command(f'Why {where} is stuck', 'why-stuck', where)
+
+    def history(request: HttpRequest) -> Answer:
+        transactional_id = request.query.get('id', '')
+        if not transactional_id or '\0' in transactional_id:
+            return text_answer(HTTPStatus.BAD_REQUEST, 'found no transactional id, expected history?id=ID')
+        return show_command(f'The history of {transactional_id}', 'history', transactional_id)
+
+    def timeline(request: HttpRequest) -> Answer:
+        where = partition_of(request)
+        if where is None:
+            return _no_partition()
+
+        def parts() -> Generator[object]:
+            outcome = yield from commands.run(TRANSACTIONS, ('timeline', '--html', '/dev/stdout', '--', where))
+            if outcome.problem is None:
+                yield outcome.output        # it has a policy of its own, with the hash of its script
+            else:
+                facts = yield from source.current()
+                yield text_page(facts, f'The timeline of {where}', ('kbroker-transactions', 'timeline', where),
+                                outcome.problem)
+
+        return Answer(parts(), content_type=HTML)
+
+    return [Route('/', show), *(Route(path, show_file) for path in FILES), Route('/timeline', timeline),
+            Route('/history', history), Route('/why-stuck', why_stuck)]
+
+
+def partition_of(request: HttpRequest) -> str | None:
+    """Return TOPIC:PARTITION of the query, None if it names no partition."""
+    topic, partition = request.query.get('topic', ''), request.query.get('partition', '')
+    try:
+        check_topic_name(topic)
+    except KafkaError:
+        return None
+    if not (partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS):
+        return None
+    return f'{topic}:{partition}'
+
+
+def _no_partition() -> Answer:
+    return text_answer(HTTPStatus.BAD_REQUEST, 'found no partition, expected ?topic=NAME&partition=NUMBER')

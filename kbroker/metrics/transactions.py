@@ -117,8 +117,9 @@ class _Held(NamedTuple):
 
 @dataclass
 class _HeldPartitions:
-    """The held partitions. `greatest` is a heap of the MOST_HELD partitions with the greatest distances."""
+    """The held partitions. `greatest` is a heap of the `most` partitions with the greatest distances."""
 
+    most: int
     count: int = 0
     offsets: int = 0
     greatest: list[HeldPartition] = field(default_factory=list)
@@ -137,7 +138,7 @@ class _HeldPartitions:
         high_watermark = partition.high_watermark
         found = HeldPartition(distance, partition.topic, partition.partition, high_watermark - distance,
                               high_watermark, producer_id)
-        if len(self.greatest) < MOST_HELD:
+        if len(self.greatest) < self.most:
             heappush(self.greatest, found)
         else:
             heappushpop(self.greatest, found)
@@ -146,7 +147,7 @@ class _HeldPartitions:
 def survey(rooms: Rooms) -> Steps[TransactionSurvey]:
     """Return the transactions of a broker, as long work."""
     oldest = yield from oldest_open(rooms, MOST_OLDEST)
-    found = yield from _find_held(rooms)
+    found = yield from _find_held(rooms, MOST_HELD)
     names = yield from rooms.transactions.names_of_producers(found.producer_ids)
     hanging = 0
     if not rooms.transactions.store.is_loading:
@@ -192,8 +193,8 @@ def _describe(rooms: Rooms, transactional_id: str) -> OpenTransaction | None:
                            row.start_timestamp_ms, row.timeout_ms, partitions, len(row.partitions), held_offsets)
 
 
-def _find_held(rooms: Rooms) -> Steps[_HeldPartitions]:
-    found = _HeldPartitions()
+def _find_held(rooms: Rooms, most: int) -> Steps[_HeldPartitions]:
+    found = _HeldPartitions(most)
     for partitions in partitions_in_parts(rooms.topics):
         for partition in partitions:
             distance = partition.high_watermark - partition.last_stable_offset
@@ -201,6 +202,18 @@ def _find_held(rooms: Rooms) -> Steps[_HeldPartitions]:
                 found.add(partition, distance)
         yield
     return found
+
+
+def held_partitions(rooms: Rooms, most: int) -> Steps[list[HeldPartition]]:
+    """Return, as long work, the `most` partitions that are held most, in no order."""
+    found = yield from _find_held(rooms, most)
+    names = yield from rooms.transactions.names_of_producers(found.producer_ids)
+    named = []
+    for number, held in enumerate(found.greatest, 1):
+        named.append(held._replace(transactional_id=names.get(held.producer_id, '')))
+        if number % HELD_AT_ONCE == 0:
+            yield
+    return named
 
 
 def _count_hanging(found: list[_Held], names: dict[int, str]) -> Steps[int]:

@@ -108,8 +108,13 @@ def text_page(facts: PageFacts, title: str, command: Sequence[str], text: str) -
     head, tail = _frame(f'{title}: kbroker', _footer(facts))
     return head + joined(
         element('header', element('h1', name_of(title)), element('p', element('a', '← back', href='./'))),
-        element('pre', text), element('h2', 'The command'), element('pre', command_line(facts, command))
+        element('pre', *lines_of(text)), element('h2', 'The command'), element('pre', command_line(facts, command))
     ).encode() + tail
+
+
+def lines_of(text: str) -> Iterator[Markup]:
+    """Yield the lines of a text. Other control characters than line feeds are shown as escapes."""
+    return (Markup(f'{joined(line)}\n') for line in text.splitlines())
 
 
 def command_line(facts: PageFacts, command: Sequence[str]) -> str:
@@ -244,7 +249,8 @@ def _deadline(row: tuple[PageFacts, OpenTransaction]) -> str:
 def _why(row: tuple[PageFacts, HeldPartition]) -> Markup:
     facts, held = row
     if not facts.has_pages_of_commands:
-        return element('code', command_line(facts, ('kbroker-why-stuck', f'{held.topic}:{held.partition}')))
+        command = ('kbroker-transactions', 'why-stuck', f'{held.topic}:{held.partition}')
+        return element('code', command_line(facts, command))
     return element('a', 'why?', href=f'why-stuck?{urlencode({"topic": held.topic, "partition": held.partition})}')
 
 

@@ -155,8 +155,8 @@ def test_a_sparkline_says_its_values_in_words():
 def test_a_command_to_copy_reaches_the_same_cluster_and_is_quoted():
     facts = PageFacts('x', 'kbroker', 'id', NOW_MS, place_options=('--data-dir', '/my data'))
     assert command_line(facts, ('kbroker-why-stuck', 'a;b:0')) == "kbroker-why-stuck --data-dir '/my data' 'a;b:0'"
-    found = Reader(text_page(facts, 'why', ('kbroker-why-stuck', 'x:0'), '<b>stuck</b>').decode())
-    assert '<b>stuck</b>' in found.text
+    found = Reader(text_page(facts, 'why', ('kbroker-why-stuck', 'x:0'), '<b>stuck</b>\nby \x1b').decode())
+    assert '<b>stuck</b>\nby \\u{1b}\n' in found.text
 
 
 def test_the_files_of_the_page_are_small_and_nothing_else_is_allowed():
