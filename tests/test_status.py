@@ -9,9 +9,12 @@ import sys
 
 import pytest
 from support.brokers.broker_process import ROOT, BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.tv1_producer import InProcessPeer, SocketPeer, Tv1Producer, create_topics
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, run_to_end
+from kbroker.daemon.report import numbers_of
 from kbroker.daemon.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
@@ -248,3 +251,90 @@ def test_a_question_for_holds_is_answered_with_the_cluster(broker, directory):
 
 def meta_properties(directory):
     return dict(line.split('=', 1) for line in (directory / 'meta.properties').read_text().splitlines() if '=' in line)
+
+
+def held_and_committed(peer):
+    """Write a committed transaction, an open one that holds another one, and the offset of a group."""
+    create_topics(peer, orders=3, audit=1)
+    done, first, second = (Tv1Producer(peer, name) for name in ('done', 'first', 'second'))
+    done.add('audit', 0)
+    done.write('audit', 0)
+    done.end(True)
+    first.add('orders', 0, 1)
+    first.write('orders', 0)
+    second.add('orders', 0)
+    second.write('orders', 0)
+    peer.ask('FindCoordinator', key_type=0, coordinator_keys=['workers'])
+    peer.ask('OffsetCommit', 9, group_id='workers', generation_id_or_member_epoch=-1, topics=[
+        dict(name='orders', partitions=[dict(partition_index=0, committed_offset=0)])])
+
+
+def test_open_transactions_lags_and_rates_are_shown_and_watched(broker, directory):
+    with SocketPeer(broker.address) as peer:
+        held_and_committed(peer)
+        printed = run_status('--data-dir', directory).stdout.splitlines()
+        report = json.loads(run_status('--data-dir', directory, '--json').stdout)
+        assert report['transactions']['open'] == 2
+        assert [(row['transactional_id'], row['held_offsets'], row['partitions'])
+                for row in report['transactions']['oldest']] == [
+            ('first', 2, ['orders-0', 'orders-1']), ('second', 0, ['orders-0'])]
+        assert report['transactions']['held'] == [{
+            'topic': 'orders', 'partition': 0, 'distance': 2, 'last_stable_offset': 0, 'high_watermark': 2,
+            'transactional_id': 'first', 'producer_id': report['transactions']['oldest'][0]['producer_id']}]
+        lag, = report['groups']['lags']
+        assert (lag['group'], lag['lag'], lag['stable_lag']) == ('workers', 2, 0)
+        assert report['counters']['transactions_committed'] == 1 and report['counters']['produced_records'] == 3
+        assert report['counters']['requests'] > 10
+        assert 0 < report['disk']['free_bytes'] <= report['disk']['size_bytes']
+        labels = {line.split('  ')[0] for line in printed}
+        assert {'disk', 'rates', 'open', 'held', 'groups', 'topics', 'late'} < labels and 'HANGING' not in labels
+        assert 'first                     Ongoing' in '\n'.join(printed)
+    watching = subprocess.Popen([sys.executable, '-m', 'kbroker', 'status', '--data-dir', directory, '--json',
+                                 '--watch', '0.1'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with watching:
+        first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+        assert second['counters']['produced_records'] == 3 and second['uptime_ms'] > first['uptime_ms']
+        assert 'since the start' in rates_of(first) and ' 0.0 records/s in (0 B/s), 0.0 out' in rates_of(second, first)
+        assert 'in the last ' in rates_of(second, first)
+        assert 'since the start' in rates_of(second, first | {'pid': 1})      # the broker was restarted
+        broker.stop()
+        assert watching.wait(30) == 1
+        assert watching.stderr.read() in (f'kbroker: no broker runs on {directory}\n',
+                                          f'kbroker: the broker on {directory} ended while it answered\n')
+
+
+def rates_of(report, before=None):
+    line, = (line for line in lines_of(report, before) if line.startswith('rates '))
+    return line
+
+
+def test_names_of_clients_neither_fill_nor_forge_a_report(tmp_path):
+    """A report has at most 64 KiB, however long and odd the names of clients are."""
+    with InProcessBroker(tmp_path / 'data') as broker:
+        peer = InProcessPeer(broker)
+        create_topics(peer, **{f'{"long" * 50}-{number}': 10 for number in range(3)})
+        for number in range(8):
+            producer = Tv1Producer(peer, f'{number}\u202e\x1b[31m' + '\U0001f3ed' * 5_000)
+            for topic in broker.topics.topics():
+                if not topic.is_internal:
+                    producer.add(topic.name, *range(10))
+                    producer.write(topic.name, number)
+        report = run_to_end(numbers_of(broker, Traffic(), {}))
+        assert len(report['transactions']['oldest']) == len(report['transactions']['held']) == 5
+        assert len(json.dumps(report)) < 25_000
+        whole = {**report, 'version': '1', 'pid': 1, 'uptime_s': 1, 'uptime_ms': 1000, 'address': '', 'directory': '',
+                 'durability': 'disk', 'resident_bytes': 0, 'most_resident_bytes': 0, 'failure': None,
+                 'refused_stale_requests': 0, 'ledger': []}
+        lines = list(lines_of(whole))
+        assert all(line.isprintable() for line in lines)
+        assert any(line.startswith('0\\u202e\\x1b[31m') and 'more characters' in line for line in lines)
+
+
+class Traffic:
+    """The traffic of a server without connections."""
+
+    def __init__(self):
+        self.traffic = {}
+
+    def sent_times(self):
+        return (), [0], 0.0

@@ -189,22 +189,26 @@ class Broker:
 
     def report(self) -> Steps[Report]:
         """Return the report that `kbroker status` prints."""
-        dead_letters = yield from self.node.share_partitions.dead_letter_counts()
+        from kbroker.daemon.report import numbers_of  # the broker does not need it before the first question
+
+        certificates = {} if self._tls is None else self._tls.certificates
+        numbers = yield from numbers_of(self.node, self.server.traffic, certificates)
         resident_bytes, most_resident_bytes = measure_memory()
         offline = self.node.logs.verification.offline()
+        uptime_ms = self.reactor.clock.monotonic_ms() - self._started_ms
         return {
             'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
             'durability': self.config.kbroker_durability,
-            'uptime_s': (self.reactor.clock.monotonic_ms() - self._started_ms) // 1000,
+            'uptime_s': uptime_ms // 1000, 'uptime_ms': uptime_ms,
             'resident_bytes': resident_bytes, 'most_resident_bytes': most_resident_bytes,
             'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
             'offline_partitions': len(offline),
             'offline': [{'topic': note.key[0], 'partition': note.key[1], 'reason': str(note.damages[0])[:MOST_REASON]}
                         for note in offline[:MOST_NAMED]],
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
-            'dead_letters': dead_letters,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
-                        'limit': line.limit} for line in self.ledger]}
+                        'limit': line.limit} for line in self.ledger],
+            **numbers}
 
     def run(self) -> None:
         """Serve requests until `stop` is called, then stop cleanly.

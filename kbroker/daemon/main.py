@@ -276,17 +276,38 @@ def _stop(broker: Any, number: int) -> None:
 @main.command()
 @config_option(help='The settings that the broker was given.')
 @data_dir_option
-@click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes.')
-def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
-    """Print what a running broker holds in memory, and the bound of each structure."""
+@click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes. With --watch, one on '
+              'each line.')
+@click.option('--watch', 'interval_s', metavar='[SECONDS]', is_flag=False, flag_value=2.0,
+              type=click.FloatRange(0.1, 3600),
+              help='Print it again and again, with the rates in between, until Ctrl-C.  [default: 2]')
+def status(config_file: Path | None, data_dir: str | None, as_json: bool, interval_s: float | None) -> None:
+    """Print the state of a running broker: rates, open transactions, lags, offline partitions, disk, certificates.
+
+    The last table has what the broker holds in memory, and the bound of each structure.
+    """
     from kbroker.daemon.status import lines_of, read_status  # `kbroker --help` needs no compiled rooms
 
     given = {} if config_file is None else _read_file(config_file)[0]
     if data_dir is not None:
         given['log.dirs'] = data_dir
     with _failing_in_one_line():
-        report = read_status(Config(given).log_directory)
-    click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
+        directory = Config(given).log_directory
+    before = None
+    try:
+        while True:
+            with _failing_in_one_line():
+                report = read_status(directory)
+            if interval_s is None:
+                click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
+                return
+            if not as_json:
+                click.clear()       # does nothing unless stdout is a terminal
+            click.echo(json.dumps(report) if as_json else '\n'.join((*lines_of(report, before), '')))
+            before = report
+            time.sleep(interval_s)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @main.command('hand-over')

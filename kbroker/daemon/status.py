@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ MOST_QUESTION_BYTES = 1 << 16
 READ_BYTES = 1 << 14
 LIMIT_S = 10
 """The time in seconds for which `read_status` waits for the reply of a busy broker."""
+MOST_SHOWN = 40
+"""The most characters of a name in a table of the status."""
 
 logger = logging.getLogger('kbroker')
 
@@ -240,8 +242,11 @@ def unreachable(directory: str) -> OSError:
                    'Kafka, or runs in a container, in which the command has to run')
 
 
-def lines_of(report: Report) -> Iterator[str]:
-    """Yield the lines of human-readable text for a report."""
+def lines_of(report: Report, before: Report | None = None) -> Iterator[str]:
+    """Yield the lines of human-readable text for a report.
+
+    The rates are those since the report `before`. If it is None or of another process, they are those since the start.
+    """
     from kbroker.base.words import words_for_bytes, words_for_seconds  # the broker does not need it
 
     yield f'kbroker {report["version"]}, process {report["pid"]}, up {words_for_seconds(report["uptime_s"])}'
@@ -261,17 +266,135 @@ def lines_of(report: Report) -> Iterator[str]:
         left_out = report['offline_partitions'] - len(offline)
         more = f'{left_out:,} more partitions are offline. ' if left_out else ''
         yield f'            {more}do: kbroker-check {quote(report["directory"])}'
+    if 'counters' in report:
+        yield from _lines_of_numbers(report, before)
     yield f'late        {report["refused_stale_requests"]:,} requests refused'
     letters = report.get('dead_letters', {})
     if any(letters.values()):
         yield (f'dead        {letters["waiting"]:,} letters wait, {letters["written"]:,} written, '
                f'{letters["refused"]:,} refused, {letters["failures"]:,} attempts failed')
+    if 'counters' in report:
+        yield from _tables_of_worst(report)
     yield ''
     table = [('STRUCTURE', 'NOW', 'BOUND', 'LIMITED BY')]
     for line in report['ledger']:
         write = words_for_bytes if line['unit'] == 'bytes' else '{:,}'.format
         bound = 'none' if line['bound'] is None else write(line['bound'])
         table.append((line['what'], write(line['now']), bound, line['limit']))
+    yield from _aligned(table, '<>><')
+
+
+def _lines_of_numbers(report: Report, before: Report | None) -> Iterator[str]:
+    """Yield the lines of a report about the disk, rates, transactions, groups and topics."""
+    from kbroker.base.words import words_for_bytes, words_for_duration
+
+    now_ms, disk, topics, cleaner = (report[name] for name in ('time_ms', 'disk', 'topics', 'cleaner'))
+    start, metadata = report['start'], report['metadata']
+    yield (f'start       took {words_for_duration(start["took_ms"])}, after '
+           f'{"a clean stop" if start["is_clean"] else "a stop that was not clean, or the first start"}')
+    if disk['size_bytes']:
+        yield f'disk        {words_for_bytes(disk["free_bytes"])} free of {words_for_bytes(disk["size_bytes"])}'
+    yield (f'topics      {topics["topics"]:,} with {_count(topics["partitions"], "partition")}, '
+           f'{words_for_bytes(topics["size_bytes"])} in {_count(topics["segments"], "segment")}')
+    yield (f'cleaner     {_count(cleaner["cleanings"], "cleaning")}, from {words_for_bytes(cleaner["read_bytes"])} to '
+           f'{words_for_bytes(cleaner["written_bytes"])}; the worst log is {cleaner["worst_dirty_ratio"]:.0%} dirty')
+    if cleaner['failed_logs']:
+        yield f'CLEANER     {_count(cleaner["failed_logs"], "log")} cannot be cleaned: the log of the broker says why'
+    if metadata['snapshot_age_ms'] is not None:
+        yield (f'metadata    ends at offset {metadata["end_offset"]:,}, the newest snapshot is '
+               f'{words_for_duration(metadata["snapshot_age_ms"])} old')
+    yield from _lines_of_certificates(report['certificates'], now_ms)
+    yield _line_of_rates(report, before)
+    found, counters = report['transactions'], report['counters']
+    oldest = f', the oldest for {words_for_duration(found["oldest_age_ms"])}' if found['open'] else ''
+    yield (f'open        {_count(found["open"], "transaction")}{oldest}; since the start '
+           f'{counters["transactions_begun"]:,} begun, '
+           f'{counters["transactions_committed"]:,} committed, {counters["transactions_aborted"]:,} aborted '
+           f'({found["timed_out"]:,} timed out, {found["fenced"]:,} fenced)')
+    if found['held_partitions']:
+        yield (f'held        {_count(found["held_partitions"], "partition")}, '
+               f'{_count(found["held_offsets"], "offset")} that read_committed consumers cannot read yet')
+    if found['hanging']:
+        yield (f'HANGING     {_count(found["hanging"], "partition")} held by a transaction that the coordinator does '
+               f'not know. do: kbroker-transactions --bootstrap-server {report["address"]} find-hanging --broker-id '
+               f'{report["node_id"]}')
+    groups, shares = report['groups'], report['share_groups']
+    kinds = ', '.join(f'{row["groups"]:,} {row["kind"]} {row["state"]}' for row in groups['by_kind'])
+    yield (f'groups      {groups["groups"]:,} with {_count(groups["members"], "member")}'
+           + (f': {kinds}' if kinds else ''))
+    if shares['acquired']:
+        yield (f'share       {shares["in_flight"]:,} records in flight, {shares["acquired"]:,} records delivered, '
+               f'{shares["redelivered"]:,} of them repeated')
+
+
+def _lines_of_certificates(certificates: list[Report], now_ms: int) -> Iterator[str]:
+    """Yield the certificate that expires first, and all that have expired."""
+    from kbroker.base.words import words_for_seconds
+    from kbroker.security.escape import shown
+
+    for number, row in enumerate(certificates):
+        left_s = (row['expires_ms'] - now_ms) // 1000
+        if number == 0 or left_s < 0:
+            place = f'{shown(row["subject"])} of listener {row["listener"]}, {shown(row["place"])}'
+            yield (f'certificate expires in {words_for_seconds(left_s)}: {place}' if left_s >= 0 else
+                   f'CERTIFICATE has expired {words_for_seconds(-left_s)} ago: {place}')
+
+
+def _line_of_rates(report: Report, before: Report | None) -> str:
+    """Return the line of the rates."""
+    from kbroker.base.words import words_for_bytes, words_for_duration
+
+    if before is None or before.get('pid') != report['pid'] or before['uptime_ms'] >= report['uptime_ms']:
+        before = {'uptime_ms': 0, 'counters': {}}
+    passed_ms = max(1, report['uptime_ms'] - before['uptime_ms'])
+    rates = {name: (count - before['counters'].get(name, 0)) * 1000 / passed_ms
+             for name, count in report['counters'].items()}
+    of_time = f'in the last {words_for_duration(passed_ms)}' if before['uptime_ms'] else 'since the start'
+    return (f'rates       {rates["requests"]:,.1f} requests/s with {rates["request_errors"]:,.1f} errors/s, '
+            f'{rates["produced_records"]:,.1f} records/s in ({words_for_bytes(rates["produced_bytes"])}/s), '
+            f'{rates["fetched_records"]:,.1f} out ({words_for_bytes(rates["fetched_bytes"])}/s), '
+            f'{rates["transactions_committed"]:,.1f} commits/s, {rates["transactions_aborted"]:,.1f} aborts/s, '
+            f'{of_time}')
+
+
+def _tables_of_worst(report: Report) -> Iterator[str]:
+    """Yield the tables of the oldest transactions, of the partitions that are held most, and of the greatest lags."""
+    from kbroker.base.words import words_for_duration
+    from kbroker.security.escape import shown
+
+    now_ms, found, lags = report['time_ms'], report['transactions'], report['groups']['lags']
+    if found['oldest']:
+        yield ''
+        table = [('OLDEST OPEN TRANSACTIONS', 'STATE', 'OPEN FOR', 'HOLDS', 'PARTITIONS')]
+        for row in found['oldest']:
+            left_out = row['partitions_count'] - len(row['partitions'])
+            table.append((shown(row['transactional_id'], MOST_SHOWN), row['state'],
+                          words_for_duration(max(0, now_ms - row['start_ms'])), f'{row["held_offsets"]:,}',
+                          ', '.join(row['partitions']) + (f' and {left_out:,} more' if left_out else '')))
+        yield from _aligned(table, '<<>><')
+    if found['held']:
+        yield ''
+        held = [('HELD PARTITIONS', 'STABLE', 'END', 'DISTANCE', 'HELD BY')]
+        held += [(f'{row["topic"]}-{row["partition"]}', f'{row["last_stable_offset"]:,}',
+                  f'{row["high_watermark"]:,}', f'{row["distance"]:,}',
+                  shown(row['transactional_id'], MOST_SHOWN) or f'producer {row["producer_id"]}')
+                 for row in found['held']]
+        yield from _aligned(held, '<>>><')
+    if lags:
+        yield ''
+        rows = [('GREATEST LAGS', 'KIND', 'STATE', 'MEMBERS', 'PARTITIONS', 'LAG', 'STABLE LAG')]
+        rows += [(shown(row['group'], MOST_SHOWN), row['kind'], row['state'], f'{row["members"]:,}',
+                  f'{row["partitions"]:,}', f'{row["lag"]:,}', f'{row["stable_lag"]:,}') for row in lags]
+        yield from _aligned(rows, '<<<>>>>')
+
+
+def _count(number: int, what: str) -> str:
+    return f'{number:,} {what}' if number == 1 else f'{number:,} {what}s'
+
+
+def _aligned(table: Sequence[tuple[str, ...]], alignment: str) -> Iterator[str]:
+    """Yield the rows of a table. `alignment` has < or > for each column."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for what, now, bound, limit in table:
-        yield f'{what:<{widths[0]}}  {now:>{widths[1]}}  {bound:>{widths[2]}}  {limit}'
+    for row in table:
+        yield '  '.join(f'{cell:{side}{width}}'
+                        for cell, side, width in zip(row, alignment, widths, strict=True)).rstrip()
