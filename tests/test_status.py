@@ -14,16 +14,19 @@ from support.clients.tv1_producer import InProcessPeer, SocketPeer, Tv1Producer,
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.long_work import LongWork, run_to_end
-from kbroker.daemon.report import numbers_of
+from kbroker.daemon.report import certificates_of, numbers_of
 from kbroker.daemon.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
     StatusSocket,
     lines_of,
+    lines_of_certificates,
+    lines_of_rates,
     read_status,
     socket_name,
 )
 from kbroker.network.reactor import Reactor
+from kbroker.security.certificates import Certificate
 
 ANSWER_BYTES = 5_000_000
 
@@ -294,7 +297,8 @@ def test_open_transactions_lags_and_rates_are_shown_and_watched(broker, director
     with watching:
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
         assert second['counters']['produced_records'] == 3 and second['uptime_ms'] > first['uptime_ms']
-        assert 'since the start' in rates_of(first) and ' 0.0 records/s in (0 B/s), 0.0 out' in rates_of(second, first)
+        assert 'since the start' in rates_of(first)
+        assert 'records     0.0/s in (0 B/s), 0.0/s out (0 B/s)' in rates_of(second, first)
         assert 'in the last ' in rates_of(second, first)
         assert 'since the start' in rates_of(second, first | {'pid': 1})      # the broker was restarted
         broker.stop()
@@ -303,9 +307,24 @@ def test_open_transactions_lags_and_rates_are_shown_and_watched(broker, director
                                           f'kbroker: the broker on {directory} ended while it answered\n')
 
 
+def test_the_certificate_that_expires_first_and_all_expired_ones_are_shown():
+    report = certificates_of({'SSL': [certificate('CN=broker', 86_400), certificate('CN=ca', 900_000)],
+                              'REPLICATION': [certificate('CN=old', -3_600), certificate('CN=older', -7_200),
+                                              certificate('CN=broker', 86_400)]})
+    assert [row['subject'] for row in report] == ['CN=older', 'CN=old', 'CN=broker', 'CN=ca']
+    assert list(lines_of_certificates(report, 0)) == [
+        'CERTIFICATE has expired 2 h ago: CN=older of listener REPLICATION, ssl.keystore.location: a.pem',
+        'CERTIFICATE has expired 1 h ago: CN=old of listener REPLICATION, ssl.keystore.location: a.pem']
+    assert list(lines_of_certificates(report[2:], 0)) == [
+        'certificate expires in 1 d: CN=broker of listener REPLICATION, ssl.keystore.location: a.pem']
+
+
+def certificate(subject, not_after_s):
+    return Certificate('ssl.keystore.location', 'a.pem', 'certificate', subject, 0, not_after_s)
+
+
 def rates_of(report, before=None):
-    line, = (line for line in lines_of(report, before) if line.startswith('rates '))
-    return line
+    return '\n'.join(lines_of_rates(report, before))
 
 
 def test_names_of_clients_neither_fill_nor_forge_a_report(tmp_path):

@@ -69,7 +69,7 @@ def numbers_of(node: Node, commons: Commons, certificates: Mapping[str, Sequence
                     'read_bytes': directory.cleaner_read_bytes, 'written_bytes': directory.cleaner_written_bytes,
                     'last_run_ms': directory.cleaner_ended_ms, 'failed_logs': directory.cleaner_failed_logs},
         'metadata': {'end_offset': node.metadata.end_offset, 'snapshot_age_ms': nodes.snapshot_age_ms(node)},
-        'certificates': _certificates(certificates)}
+        'certificates': certificates_of(certificates)}
 
 
 class Totals:
@@ -120,7 +120,7 @@ def _groups(found: Any) -> Report:
             for each in found.worst()[:MOST_LISTED]]}
 
 
-def _certificates(of_listeners: Mapping[str, Sequence[Certificate]]) -> list[Report]:
+def certificates_of(of_listeners: Mapping[str, Sequence[Certificate]]) -> list[Report]:
     """Return the certificates that expire first."""
     found = {}
     for listener, certificates in of_listeners.items():

@@ -303,14 +303,14 @@ def _lines_of_numbers(report: Report, before: Report | None) -> Iterator[str]:
     if metadata['snapshot_age_ms'] is not None:
         yield (f'metadata    ends at offset {metadata["end_offset"]:,}, the newest snapshot is '
                f'{words_for_duration(metadata["snapshot_age_ms"])} old')
-    yield from _lines_of_certificates(report['certificates'], now_ms)
-    yield _line_of_rates(report, before)
+    yield from lines_of_certificates(report['certificates'], now_ms)
+    yield from lines_of_rates(report, before)
     found, counters = report['transactions'], report['counters']
     oldest = f', the oldest for {words_for_duration(found["oldest_age_ms"])}' if found['open'] else ''
-    yield (f'open        {_count(found["open"], "transaction")}{oldest}; since the start '
-           f'{counters["transactions_begun"]:,} begun, '
-           f'{counters["transactions_committed"]:,} committed, {counters["transactions_aborted"]:,} aborted '
-           f'({found["timed_out"]:,} timed out, {found["fenced"]:,} fenced)')
+    yield f'open        {_count(found["open"], "transaction")}{oldest}'
+    yield (f'ended       {counters["transactions_committed"]:,} committed, '
+           f'{counters["transactions_aborted"]:,} aborted ({found["timed_out"]:,} timed out, {found["fenced"]:,} fenced), of '
+           f'{counters["transactions_begun"]:,} begun since the start')
     if found['held_partitions']:
         yield (f'held        {_count(found["held_partitions"], "partition")}, '
                f'{_count(found["held_offsets"], "offset")} that read_committed consumers cannot read yet')
@@ -327,7 +327,7 @@ def _lines_of_numbers(report: Report, before: Report | None) -> Iterator[str]:
                f'{shares["redelivered"]:,} of them repeated')
 
 
-def _lines_of_certificates(certificates: list[Report], now_ms: int) -> Iterator[str]:
+def lines_of_certificates(certificates: list[Report], now_ms: int) -> Iterator[str]:
     """Yield the certificate that expires first, and all that have expired."""
     from kbroker.base.words import words_for_seconds
     from kbroker.security.escape import shown
@@ -340,8 +340,8 @@ def _lines_of_certificates(certificates: list[Report], now_ms: int) -> Iterator[
                    f'CERTIFICATE has expired {words_for_seconds(-left_s)} ago: {place}')
 
 
-def _line_of_rates(report: Report, before: Report | None) -> str:
-    """Return the line of the rates."""
+def lines_of_rates(report: Report, before: Report | None) -> Iterator[str]:
+    """Yield the lines of the rates."""
     from kbroker.base.words import words_for_bytes, words_for_duration
 
     if before is None or before.get('pid') != report['pid'] or before['uptime_ms'] >= report['uptime_ms']:
@@ -350,11 +350,11 @@ def _line_of_rates(report: Report, before: Report | None) -> str:
     rates = {name: (count - before['counters'].get(name, 0)) * 1000 / passed_ms
              for name, count in report['counters'].items()}
     of_time = f'in the last {words_for_duration(passed_ms)}' if before['uptime_ms'] else 'since the start'
-    return (f'rates       {rates["requests"]:,.1f} requests/s with {rates["request_errors"]:,.1f} errors/s, '
-            f'{rates["produced_records"]:,.1f} records/s in ({words_for_bytes(rates["produced_bytes"])}/s), '
-            f'{rates["fetched_records"]:,.1f} out ({words_for_bytes(rates["fetched_bytes"])}/s), '
-            f'{rates["transactions_committed"]:,.1f} commits/s, {rates["transactions_aborted"]:,.1f} aborts/s, '
-            f'{of_time}')
+    yield (f'rates       {rates["requests"]:,.1f} requests/s, {rates["request_errors"]:,.1f} errors/s, '
+           f'{rates["transactions_committed"]:,.1f} commits/s, {rates["transactions_aborted"]:,.1f} aborts/s, '
+           f'{of_time}')
+    yield (f'records     {rates["produced_records"]:,.1f}/s in ({words_for_bytes(rates["produced_bytes"])}/s), '
+           f'{rates["fetched_records"]:,.1f}/s out ({words_for_bytes(rates["fetched_bytes"])}/s)')
 
 
 def _tables_of_worst(report: Report) -> Iterator[str]:

@@ -84,6 +84,8 @@ def test_a_topic_and_a_group_may_be_removed_between_two_parts(broker):
     create_topics(InProcessPeer(broker), wide=600)
     for number in range(200):
         commit(broker, f'group-{number}', audit=0)
+    assert sum(1 for _ in groups.survey(broker)) >= 200 * groups.GROUP_COST // 64      # short parts
+    assert sum(1 for _ in partitions.survey(broker)) >= 600 // 128
     for collect in (partitions.collect, groups.collect, transactions.collect):
         samples = collect(broker)
         next(samples)
