@@ -309,8 +309,8 @@ def _lines_of_numbers(report: Report, before: Report | None) -> Iterator[str]:
     oldest = f', the oldest for {words_for_duration(found["oldest_age_ms"])}' if found['open'] else ''
     yield f'open        {_count(found["open"], "transaction")}{oldest}'
     yield (f'ended       {counters["transactions_committed"]:,} committed, '
-           f'{counters["transactions_aborted"]:,} aborted ({found["timed_out"]:,} timed out, {found["fenced"]:,} fenced), of '
-           f'{counters["transactions_begun"]:,} begun since the start')
+           f'{counters["transactions_aborted"]:,} aborted ({found["timed_out"]:,} timed out, '
+           f'{found["fenced"]:,} fenced), of {counters["transactions_begun"]:,} begun since the start')
     if found['held_partitions']:
         yield (f'held        {_count(found["held_partitions"], "partition")}, '
                f'{_count(found["held_offsets"], "offset")} that read_committed consumers cannot read yet')
