@@ -191,8 +191,7 @@ class Broker:
         """Return the report that `kbroker status` prints."""
         from kbroker.daemon.report import numbers_of  # the broker does not need it before the first question
 
-        certificates = {} if self._tls is None else self._tls.certificates
-        numbers = yield from numbers_of(self.node, self.server.traffic, certificates)
+        numbers = yield from numbers_of(self.node, self.server.traffic, self.certificates)
         resident_bytes, most_resident_bytes = measure_memory()
         offline = self.node.logs.verification.offline()
         uptime_ms = self.reactor.clock.monotonic_ms() - self._started_ms
