@@ -12,12 +12,13 @@ from support.brokers.broker_process import PROMPT
 from support.runner.command_runner import main_of, run_in_process
 from support.worlds.in_memory_view import InMemoryLog
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Admin, Producer
 from kbroker.client.descriptions import LogDirectory, ReplicaSize
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
 from kbroker_tools.base.view import PartitionInfo, PartitionOffsets, TopicInfo
-from kbroker_tools.commands import topics
+from kbroker_tools.commands import log_dirs, topics
 from kbroker_tools.commands.log_dirs import java_exception, kafka_json
 
 broker = module_broker(PROMPT | {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'})
@@ -163,6 +164,39 @@ def test_json_has_the_sizes_of_partitions_and_topics(written):
         done = run_in_process('topics', *place, '--describe', '--topic', 'orders', '--json')
         row = json.loads(done.stdout)
         assert row['size_bytes'] == sum(each['size_bytes'] for each in row['partitions']) > 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Denied:
+    is_live = True
+
+    def log_directories(self, partitions, broker_ids):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 'denied')
+
+
+def test_a_user_who_may_not_see_sizes_may_still_describe_topics(capsys):
+    """The option --size asks for them, so it fails."""
+    assert topics.shown_sizes(Denied(), Output(True, io.StringIO()), [], is_asked_for=False) is None
+    assert capsys.readouterr().err.startswith('the sizes of partitions are not known: ')
+    with pytest.raises(KafkaError):
+        topics.shown_sizes(Denied(), Output(False, io.StringIO()), [], is_asked_for=True)
+
+
+def test_a_terminal_gets_the_largest_partitions_first_and_no_empty_ones(monkeypatch):
+    monkeypatch.setenv('TERM', 'dumb')
+    out = Terminal()
+    log_dirs.show_tables(Output(stream=out), [LogDirectory(1, '/data', None, (
+        ReplicaSize('orders', 0, 5, 0, False), ReplicaSize('orders', 1, 2048, 0, False),
+        ReplicaSize('empty', 0, 0, 0, False)), 4096, 1024)], with_empty=False)
+    first, *rows, last = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert first == 'broker 1, /data, 2.0 KiB in 3 partitions, 1.0 KiB of 4.0 KiB free'
+    assert [line.split() for line in rows[2:]] == [
+        ['orders', '1', '2.0', 'KiB', '2048'], ['orders', '0', '5', 'B', '5']]
+    assert last == '1 empty partition not shown'
 
 
 # ---- the counts of kbroker-topics
