@@ -16,6 +16,12 @@ EXAMPLES: dict[str, list[Example]] = {
         ('List the topics in the log directory of a stopped broker:',
          'kbroker-topics --data-dir /var/lib/kbroker --list'),
     ],
+    'kbroker-cluster': [
+        ('Show the brokers, the features, offline partitions and open transactions in one screen:',
+         'kbroker-cluster --bootstrap-server localhost:9092'),
+        ('Print the API versions that each broker serves, and those that this client uses:',
+         'kbroker-cluster --bootstrap-server localhost:9092 api-versions'),
+    ],
     'kbroker-produce': [
         ('Write lines with keys, two lines per transaction:',
          "printf 'a:1\\nb:2\\na:3\\n' | kbroker-produce --bootstrap-server localhost:9092 --topic orders \\\n"

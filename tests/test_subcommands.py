@@ -27,8 +27,10 @@ def run(programs, *arguments, **variables):
 
 
 def test_the_help_lists_every_program_with_its_own_summary(programs):
-    assert dict(subcommands.summaries()).keys() == set(NAMES)
-    for name, text in subcommands.summaries():
+    texts = dict(subcommands.summaries())
+    assert texts.keys() >= set(NAMES), 'kbroker/daemon/subcommands.py lacks a program'
+    for name in NAMES:
+        text = texts[name]
         first = ' '.join(main_of(name).help.split('\n\n')[0].split())
         assert text == re.split(r'\.(?: |$)|: ', first)[0] + '.', name
     shown = run(programs, '--help').stdout

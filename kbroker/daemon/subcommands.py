@@ -21,6 +21,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         'produce': 'Write the lines of standard input to a topic.',
         'consume': 'Read records of a topic and write them to standard output.',
         'share-consume': 'Read records as a member of a share group and write them to standard output.',
+        'get-offsets': 'Print offsets of partitions.',
+        'delete-records': 'Delete the records of partitions before an offset.',
+        'log-dirs': 'Print the sizes of partitions, by broker and log directory.',
         'ingest': 'Write topics into files with Spark.',
     },
     'Groups and transactions': {
@@ -33,10 +36,12 @@ SECTIONS: dict[str, dict[str, str]] = {
                      'TransactionLogMessageFormatter.',
     },
     'The cluster': {
+        'cluster': 'Show the brokers, features, API versions, offline partitions and open transactions of a cluster.',
         'configs': 'Print and change the settings of topics, brokers and groups, quotas, and SCRAM credentials of '
                    'users.',
         'features': 'Print and change the feature levels of a cluster.',
         'acls': 'Print and change access control lists (ACLs).',
+        'exporter': 'Serve the metrics of a Kafka cluster to Prometheus.',
         'certs': 'Make certificates for a broker under development.',
     },
     'Log directories, and proof': {
@@ -45,7 +50,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         'verify': "Verify that a broker keeps Kafka's promises while the network and the broker fail.",
     },
 }
-"""Maps the title of each section of the help to its programs with their summaries."""
+"""Maps the title of each section of the help to its programs with their summaries. The help shows the installed ones.
+"""
 
 
 class Program(click.Command):

@@ -50,6 +50,11 @@ def _options_of_place(function: F, *, can_read: bool) -> F:
     return bootstrap_option()(data_dir(command_config_option()(profile_option(function))))
 
 
+def live_cluster_options(function: F) -> F:
+    """Add `--bootstrap-server`, `--command-config` and `--profile` to a command that needs a broker."""
+    return bootstrap_option()(command_config_option()(profile_option(function)))
+
+
 def bootstrap_option(help_text: str = 'The broker to ask.') -> Callable[[F], F]:
     """Return a decorator that adds `--bootstrap-server`. `place.fill_in` gives it a value if the user does not."""
     return click.option('--bootstrap-server', metavar='HOST:PORT,...', callback=place.fill_in,
