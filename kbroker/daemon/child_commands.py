@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from kbroker.base.long_work import Pause
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kbroker.metadata.changes import Steps
     from kbroker.network.reactor import EventHandler, Reactor
 
+PROGRAM = 'kbroker_tools.commands.transactions'
+"""The module of `kbroker-transactions`, which writes timelines, histories and reasons."""
 MOST_AT_ONCE = 2
 MOST_WAITING = 20
 LIMIT_MS = 20_000
@@ -44,15 +47,15 @@ class ChildCommands:
         self._running: set[_Child] = set()
         self._waiting: deque[Pause] = deque()
 
-    def run(self, module: str, arguments: Sequence[str]) -> Steps[Outcome]:
-        """Run `python -m MODULE --data-dir DIRECTORY ARGUMENTS...`, and return its outcome, as long work."""
+    def run(self, arguments: Sequence[str]) -> Steps[Outcome]:
+        """Run `kbroker-transactions --data-dir DIRECTORY ARGUMENTS...`, and return its outcome, as long work."""
         if len(self._waiting) >= MOST_WAITING:
             return Outcome(b'', f'{MOST_WAITING} commands wait already; try again later')
         while len(self._running) >= MOST_AT_ONCE:
             pause = Pause()
             self._waiting.append(pause)
             yield from pause.wait()
-        child = _Child(self._reactor, command_of(module, self._directory, arguments))
+        child = _Child(self._reactor, command_line(self._directory, arguments))
         self._running.add(child)
         try:
             return (yield from child.outcome())
@@ -68,9 +71,17 @@ class ChildCommands:
             child.end()
 
 
-def command_of(module: str, directory: str, arguments: Sequence[str]) -> list[str]:
+def is_installed() -> bool:
+    """Return whether the program is installed: an image may have the broker alone."""
+    try:
+        return find_spec(PROGRAM) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def command_line(directory: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line of a child process."""
-    return [sys.executable, '-m', module, '--data-dir', directory, *arguments]
+    return [sys.executable, '-m', PROGRAM, '--data-dir', directory, *arguments]
 
 
 class _Child:

@@ -19,6 +19,7 @@ from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
+from kbroker.daemon.child_commands import ChildCommands, is_installed
 from kbroker.http.messages import Answer, HttpRequest, text_answer
 from kbroker.http.routes import Route, Routes
 from kbroker.http.server import HttpServer, listen
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     import socket
 
     from kbroker.daemon.broker import Broker
-    from kbroker.daemon.child_commands import ChildCommands
     from kbroker.daemon.page_facts import PageSource
     from kbroker.settings.config import Config
 
@@ -58,8 +58,6 @@ MOST_TOKEN_BYTES = 4096
 LEAST_TOKEN_CHARACTERS = 16
 MOST_DIGITS = 10
 """The most digits of a partition in a query."""
-TRANSACTIONS = 'kbroker_tools.commands.transactions'
-"""The module of the command that writes timelines, histories and reasons."""
 Samples = Callable[[], Iterable[Sample | None]]
 
 
@@ -217,7 +215,7 @@ def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
     def show_command(title: str, *command: str) -> Answer:
         def parts() -> Generator[object]:
             facts = yield from source.current()
-            outcome = yield from commands.run(TRANSACTIONS, (command[0], '--', *command[1:]))
+            outcome = yield from commands.run((command[0], '--', *command[1:]))
             text = outcome.output.decode('utf-8', 'replace') if outcome.problem is None else outcome.problem
             yield text_page(facts, title, ('kbroker-transactions', *command), text)
 
@@ -239,7 +237,7 @@ def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
             return _no_partition()
 
         def parts() -> Generator[object]:
-            outcome = yield from commands.run(TRANSACTIONS, ('timeline', '--html', '/dev/stdout', '--', where))
+            outcome = yield from commands.run(('timeline', '--html', '/dev/stdout', '--', where))
             if outcome.problem is None:
                 yield outcome.output        # it has a policy of its own, with the hash of its script
             else:
@@ -249,8 +247,10 @@ def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
 
         return Answer(parts(), content_type=HTML)
 
-    return [Route('/', show), *(Route(path, show_file) for path in FILES), Route('/timeline', timeline),
-            Route('/history', history), Route('/why-stuck', why_stuck)]
+    routes = [Route('/', show), *(Route(path, show_file) for path in FILES)]
+    if is_installed():
+        routes += [Route('/timeline', timeline), Route('/history', history), Route('/why-stuck', why_stuck)]
+    return routes
 
 
 def partition_of(request: HttpRequest) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker import __version__
 from kbroker.base.long_work import Pause
+from kbroker.daemon.child_commands import is_installed
 from kbroker.metrics import groups, log, transactions
 from kbroker.page.facts import Certificate, Disk, GroupLag, HeldPartition, Offline, OpenTransaction, PageFacts, Series
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionState
@@ -111,7 +112,7 @@ class PageSource:
             [Disk(node.directory, disk.free_bytes, disk.size_bytes, disk.failure)], self._certificates_of_page(),
             [Offline(note.key[0], note.key[1], str(note.damages[0])[:MOST_REASON])
              for note in offline[:MOST_OFFLINE]], len(offline),
-            place_options=('--bootstrap-server', self._title), has_pages_of_commands=True)
+            place_options=('--bootstrap-server', self._title), has_pages_of_commands=is_installed())
 
     def _certificates_of_page(self) -> list[Certificate]:
         return [Certificate(listener, f'{each.subject} ({each.kind})', each.not_after_s * 1000)

@@ -83,9 +83,9 @@ def outcomes(monkeypatch, script, count=1, **limits):
     timers = Timers(Clock())
     reactor, found = Reactor(Clock(), timers), []
     long_work, commands = LongWork(timers), ChildCommands(reactor, '/data')
-    monkeypatch.setattr(child_commands, 'command_of', lambda *_: ['/bin/sh', '-c', script])
+    monkeypatch.setattr(child_commands, 'command_line', lambda *_: ['/bin/sh', '-c', script])
     for _ in range(count):
-        long_work.start(commands.run('module', ()), lambda error, outcome: found.append(error or outcome))
+        long_work.start(commands.run(()), lambda error, outcome: found.append(error or outcome))
     while len(found) < count:
         reactor.run_once(100)
     commands.close()

@@ -133,7 +133,7 @@ def test_what_does_not_exist_or_is_refused_is_reported_in_one_line(written, name
 
 @pytest.mark.parametrize(('name', 'arguments', 'words'), [
     ('log-dirs', ('--broker-list', 'one'), "found 'one', expected broker ids"),
-    ('log-dirs', (), 'give one of --bootstrap-server'),
+    ('log-dirs', ('--data-dir', '.', '--bootstrap-server', 'a:1'), 'give one of --bootstrap-server'),
     ('get-offsets', ('--time', 'soon'), 'expected latest, earliest'), ('get-offsets', ('--time', '-7'), "found '-7'"),
     ('get-offsets', ('--time', str(2**63)), 'or milliseconds'), ('get-offsets', ('--partitions', 'x'), "found 'x'"),
     ('get-offsets', ('--topic-partitions', 'a:x'), "found 'a:x'"), ('get-offsets', ('--all', '--time', '5'), 'exclude'),

@@ -343,7 +343,7 @@ def test_a_directory_does_not_abort(directory):
     (2, '--coordinator-epoch',
      ['abort', '--topic', 't', '--partition', '0', '--producer-id', '1', '--producer-epoch', '0']),
     (2, 'give one of TOPIC', ['why-stuck', 'orders', '--group', 'g', '--data-dir', '{directory}']),
-    (2, "found partition 'x'", ['why-stuck', 'orders:x', '--data-dir', '{directory}']),
+    (2, "found 'orders:x', expected TOPIC:PARTITION", ['why-stuck', 'orders:x', '--data-dir', '{directory}']),
     (2, '--broker-id', ['describe-producers', '--topic', 'orders', '--partition', '0', '--broker-id', '1',
                         '--data-dir', '{directory}']),
     (2, '--broker-id', ['find-hanging', '--broker-id', '1', '--data-dir', '{directory}']),

@@ -362,7 +362,7 @@ def test_groups_are_shown_by_their_last_row(tmp_path):
 # ---- errors
 
 @pytest.mark.parametrize('arguments', [
-    (), ('--data-dir', '.', '--bootstrap-server', 'x:1'), ('--data-dir', '.', '--table', '--follow'),
+    ('--data-dir', '.', '--bootstrap-server', 'x:1'), ('--data-dir', '.', '--table', '--follow'),
     ('--data-dir', '.', '--table', '--max-messages', '1'), ('--data-dir', '.', '--max-messages', '0'),
     ('--data-dir', '.', '--formatter', 'offsets', '--transactional-id', 'x'), ('--data-dir', 'nowhere')])
 def test_wrong_usage_exits_with_2(arguments):
