@@ -74,6 +74,7 @@ class PageSource:
         self._title = title
         self._throughput = throughput
         self._certificates = certificates
+        self._has_pages = is_installed()
         self._facts: PageFacts | None = None
         self._collecting: Pause | None = None
 
@@ -112,7 +113,7 @@ class PageSource:
             [Disk(node.directory, disk.free_bytes, disk.size_bytes, disk.failure)], self._certificates_of_page(),
             [Offline(note.key[0], note.key[1], str(note.damages[0])[:MOST_REASON])
              for note in offline[:MOST_OFFLINE]], len(offline),
-            place_options=('--bootstrap-server', self._title), has_pages_of_commands=is_installed())
+            place_options=('--bootstrap-server', self._title), has_pages_of_commands=self._has_pages)
 
     def _certificates_of_page(self) -> list[Certificate]:
         return [Certificate(listener, f'{each.subject} ({each.kind})', each.not_after_s * 1000)
