@@ -44,6 +44,10 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Read committed records as a member of a group:',
          'kbroker-consume --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 3 \\\n'
          '    --group billing --isolation-level read_committed'),
+        ('Show the last five records of a topic, with their places and keys:',
+         'kbroker-consume --bootstrap-server localhost:9092 --topic orders --last 5 --format \'%p:%o %k=%s\\n\''),
+        ('Show the records of the last hour whose values mention an error:',
+         'kbroker-consume --bootstrap-server localhost:9092 --topic orders --from 1h --to 0s --filter value=error'),
         ('Read from a log directory:',
          'kbroker-consume --data-dir /var/lib/kbroker --topic orders --json'),
     ],

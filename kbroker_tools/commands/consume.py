@@ -1,21 +1,24 @@
 """kbroker-consume. It prints records of a topic on standard output, with the options of kafka-console-consumer.
 
 It has more options: `--data-dir` reads a log directory without a broker, `--json` and `--format` choose the output, and
-`--filter` chooses records.
+`--last`, `--from`, `--to` and `--filter` choose records.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
+from kbroker.base.clock import Clock
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, json_option, version_option
 from kbroker_tools.cluster.opening import cluster_options
 from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
-from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
+from kbroker_tools.console.message_source import DirectorySource, Source, open_broker
 from kbroker_tools.console.message_text import make_formatter
+from kbroker_tools.console.places import MOST_LAST, Wanted, parse_offsets, parse_time_ms
 from kbroker_tools.console.record_filter import FilteredSource, filter_of
 
 INT32_MAX = 2**31 - 1
@@ -28,7 +31,18 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.option('--include', metavar='REGEX', help='Read all topics whose whole name matches, without internal ones.')
 @click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
               help='The partition to read, from its end unless --offset or --from-beginning is given.')
-@click.option('--offset', metavar='earliest|latest|N', help='The first offset to read in the partition.')
+@click.option('--offset', metavar='earliest|latest|N|-N|P:O,...',
+              help='The first offset to read in the partition. -N begins N records before the end, in the partition or '
+                   'in each one. 0:15,1:-5 names partitions with their offsets, and reads only these.')
+@click.option('--last', type=click.IntRange(1, MOST_LAST), metavar='N',
+              help='Read the last N records of all partitions together, by their timestamps, and stop. Only records '
+                   'that pass --filter and --isolation-level count. For N records of each partition, use --offset -N.')
+@click.option('--from', 'from_time', metavar='TIME',
+              help='Begin in each partition with the first record at or after this time: an age such as 15m, 2h or 2d, '
+                   'an ISO 8601 time such as 2026-11-27T10:00Z (UTC if it has no offset), or ms since 1970.')
+@click.option('--to', 'to_time', metavar='TIME',
+              help='Stop in each partition before the first record at or after this time, at the latest at the present '
+                   'end. Begin with the earliest record unless an option says otherwise.')
 @click.option('--from-beginning', is_flag=True,
               help='Begin with the earliest record if the group has no offset yet. A directory is always read from its '
                    'beginning.')
@@ -68,16 +82,25 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
         overrides['isolation.level'] = options['isolation_level']
     wanted = Wanted(options['topic'], options['include'], options['partition'], options['offset'],
                     options['from_beginning'], overrides.get('isolation.level', 'read_uncommitted'),
-                    options['timeout_ms'])
+                    options['timeout_ms'], *times_of(options), options['last'], filter_of(options['filters']))
     check_wanted(wanted, group)
     properties = parse_properties('--formatter-property', options['formatter_property'])
     shown = make_formatter(options['formatter'], properties, as_json, options['template'])
-    matches = filter_of(options['filters'])
     source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
-    if matches is not None:
-        source = FilteredSource(source, matches)
+    if wanted.matches is not None:
+        source = FilteredSource(source, wanted.matches)
     on_error = printing.report_skipped if options['skip_message_on_error'] else None
     printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
+
+
+def times_of(options: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the times of `--from` and `--to` in ms. Raise ToolError for other texts, or if they are reversed."""
+    now_ms = Clock().wall_ms()
+    from_ms, to_ms = (None if options[key] is None else parse_time_ms(name, options[key], now_ms)
+                      for name, key in (('--from', 'from_time'), ('--to', 'to_time')))
+    if from_ms is not None and to_ms is not None and from_ms > to_ms:
+        raise ToolError(f'found --from {options["from_time"]} after --to {options["to_time"]}, expected it before')
+    return from_ms, to_ms
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:
@@ -91,16 +114,28 @@ def check_wanted(wanted: Wanted, group: str | None) -> None:
         problem = 'The topic is required when partition is specified.'
     elif wanted.from_beginning and offset is not None:
         problem = 'Options from-beginning and offset cannot be specified together.'
-    elif wanted.partition is None and offset is not None:
-        problem = 'The partition is required when offset is specified.'
+    elif (wanted.from_ms is not None or wanted.last is not None) and (wanted.from_beginning or offset is not None):
+        problem = f'Options {"from" if wanted.last is None else "last"} and ' \
+                  f'{"offset" if offset else "from-beginning"} cannot be specified together.'
     elif group is not None and wanted.partition is not None:
         problem = 'Options group and partition cannot be specified together.'
-    elif offset is not None and offset.lower() not in ('earliest', 'latest') and not (
-            offset.isascii() and offset.isdigit() and int(offset) < 2**63):
-        problem = (f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a "
-                   'non-negative long.')
+    elif offset is not None:
+        problem = offset_problem(wanted, parse_offsets(offset))
+    if problem is None and group is not None and wanted.is_searched:
+        problem = 'Options --last, --from, --to and --offset need a consumer without --group. kbroker-groups ' \
+                  '--reset-offsets moves a group.'
     if problem is not None:
         raise click.UsageError(problem)
+
+
+def offset_problem(wanted: Wanted, offsets: Mapping[int | None, str]) -> str | None:
+    """Return why `--offset` does not go with the other options, or None."""
+    if None not in offsets:
+        if wanted.topic is None or wanted.partition is not None:
+            return f'--offset {wanted.offset} names partitions: it needs --topic, and no --partition.'
+    elif wanted.partition is None and not offsets[None].startswith('-'):
+        return 'The partition is required when offset is specified.'
+    return None
 
 
 def open_source(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,

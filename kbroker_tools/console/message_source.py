@@ -1,44 +1,38 @@
 """The sources of kbroker-consume: a broker that is read with or without a group, and a log directory."""
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output, words_for_count
 from kbroker_tools.cluster.opening import note_unreadable
+from kbroker_tools.console.places import Range, Wanted, parse_offsets, read_selected, selected_ranges
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.consumed import DeliveredRecords
+    from kbroker.client.consumed import ConsumedBatch, DeliveredRecords
     from kbroker.client.consumer import Consumer
     from kbroker.client.share_consumer import ShareConsumer
     from kbroker.record.abort_filter import AbortFilter
     from kbroker.record.batch import BatchHeader
+    from kbroker.record.records import Record
     from kbroker_tools.base.view import View
 
 IDLE_POLL_MS = 60_000
 LOOK_MS = 1000
 """The longest time in milliseconds until a partition that went offline is reported."""
+STEP_MS = 50
+"""The longest time in milliseconds after which a reader of ranges checks whether it has reached their ends."""
 MOST_NAMED = 10
-
-
-class Wanted(NamedTuple):
-    """The topics and offsets to read, as the options name them."""
-
-    topic: str | None
-    include: str | None
-    partition: int | None
-    offset: str | None
-    """'earliest', 'latest' or an offset. None means that `from_beginning` determines the offset."""
-    from_beginning: bool
-    isolation_level: str
-    timeout_ms: int | None
+INT64_MAX = 2**63 - 1
 
 
 class Source(Protocol):
@@ -80,6 +74,28 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
         raise ToolError(f'{topic}-{partition} does not exist: the topic has {partitions} partitions')
 
 
+def chosen_partitions(wanted: Wanted, partitions: Mapping[str, Collection[int]]) -> list[TopicPartition]:
+    """Return the partitions that `--partition` or `--offset P:O` names, or all of `partitions`.
+
+    Raise ToolError if one does not exist.
+    """
+    named = {wanted.partition} if wanted.partition is not None else parse_offsets(wanted.offset or 'latest').keys()
+    if None in named:
+        return [(name, partition) for name, of_topic in partitions.items() for partition in of_topic]
+    ((topic, of_topic),) = partitions.items()
+    chosen = sorted(partition for partition in named if partition is not None)
+    for partition in chosen:
+        check_partition(topic, partition, len(of_topic))
+    return [(topic, partition) for partition in chosen]
+
+
+def report_failed(failed: Collection[TopicPartition], problem: str) -> None:
+    """Raise ToolError, which names the partitions that were not read to their ends. Return if there are none."""
+    if failed:
+        names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(failed)[:MOST_NAMED])
+        raise ToolError(f'not all was read: {words_for_count(len(failed), "partition")} {problem}: {names}')
+
+
 class OfflineNotes:
     """Reports on stderr which partitions a consumer cannot read. Each partition is reported once."""
 
@@ -99,10 +115,33 @@ class OfflineNotes:
             if not found and timeout_ms is not None:
                 break
             yield found
-        if self._named:
-            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
-            raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '
-                            f'{names}')
+        report_failed(self._named, 'without a leader')
+
+    def read_all(self, ends: Mapping[TopicPartition, int], timeout_ms: int | None) -> Iterator[list[ConsumedBatch]]:
+        """Yield the records before these offsets, of a consumer that was assigned the partitions. A partition without a
+        leader is left out.
+
+        Raise ToolError if no answer moves a position for `timeout_ms`.
+        """
+        consumer: Any = self._consumer
+        left = dict(ends)
+        moved_s, positions = time.monotonic(), None
+        while left:
+            yield [batch for batch in consumer.poll(STEP_MS) if batch.offsets[0] < ends[batch.topic, batch.partition]]
+            self._note()
+            before, positions = positions, {at: consumer.position(*at) for at in left}
+            done = [at for at, offset in positions.items() if offset >= left[at] or at in self._named]
+            consumer.pause(done)
+            left = {at: end for at, end in left.items() if at not in done}
+            if positions != before:
+                moved_s = time.monotonic()
+            elif timeout_ms is not None and (time.monotonic() - moved_s) * 1000 >= timeout_ms:
+                report_failed(left, f'sent nothing for {timeout_ms} ms')
+
+    @property
+    def named(self) -> frozenset[TopicPartition]:
+        """The partitions without a leader, which were reported."""
+        return frozenset(self._named)
 
     def _poll(self, timeout_ms: int) -> list[Any]:
         """Poll the consumer in steps of at most LOOK_MS. After each step, report partitions that went offline."""
@@ -121,7 +160,6 @@ class OfflineNotes:
             from kbroker_tools.cluster.live_view import reasons_of
             self._named.update(new)
             note_unreadable(self._output, reasons_of(self._cluster, new))
-
 
 
 class BrokerSource:
@@ -155,8 +193,58 @@ class BrokerSource:
         self._consumer.close()
 
 
+class BrokerRanges:
+    """A reader of ranges of partitions, as a source of the records that the options select. It uses a consumer without
+    a group."""
+
+    def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted, partitions: Collection[TopicPartition]):
+        self.failed: set[TopicPartition] = set()
+        self._cluster = cluster
+        self._consumer = consumer
+        self._wanted = wanted
+        self._partitions = partitions
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        starts, ends = self._consumer.beginning_offsets(partitions), self._consumer.end_offsets(partitions)
+        return {at: Range(starts[at], ends[at]) for at in partitions}
+
+    def offsets_at(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int | None]:
+        found = self._consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
+        return {at: None if listed is None else listed.offset for at, listed in found.items()}
+
+    def read(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[list[DeliveredRecords]]:
+        from kbroker.client.consumed import DeliveredRecords
+        ranges = {at: found for at, found in ranges.items() if found.start < found.end}
+        self._consumer.assign(ranges)
+        for (topic, partition), found in ranges.items():
+            self._consumer.seek(topic, partition, found.start)
+        notes = OfflineNotes(self._cluster, self._consumer)
+        ends = {at: found.end for at, found in ranges.items()}
+        for batches in notes.read_all(ends, self._wanted.timeout_ms):
+            yield [DeliveredRecords(batch.topic, batch.partition, _until(
+                ends[batch.topic, batch.partition], batch.records())) for batch in batches]
+        self.failed |= notes.named
+
+    def selected(self) -> dict[TopicPartition, Range]:
+        return selected_ranges(self, self._wanted, self._partitions)
+
+    def batches(self) -> Iterator[list[DeliveredRecords]]:
+        yield from read_selected(self, self._wanted, self.selected())
+        report_failed(self.failed, 'without a leader')
+
+    def unread(self, batch: DeliveredRecords) -> None:
+        """Do nothing: without a group, no position is stored."""
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _until(end_offset: int, records: list[Record]) -> list[Record]:
+    return records if records[-1].offset < end_offset else [each for each in records if each.offset < end_offset]
+
+
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
-                wanted: Wanted) -> BrokerSource:
+                wanted: Wanted) -> Source:
     """Open a consumer of the wanted topics. Raise ToolError if a topic does not exist, ConfigError if a setting is
     invalid, and KafkaError or ClientError if the broker fails."""
     from kbroker.client.cluster import Cluster
@@ -170,13 +258,23 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
     consumer = Consumer(cluster, settings)
     topics = cluster.retrying(cluster.topics, 'listing topics', timeout_ms=opening_ms(wanted.timeout_ms))
     names = matching_topics(wanted, {name: topic.is_internal for name, topic in topics.items()})
-    if wanted.partition is not None and wanted.topic is not None:
-        check_partition(wanted.topic, wanted.partition, len(topics[wanted.topic].partitions))
-        consumer.assign([(wanted.topic, wanted.partition)])
+    chosen = chosen_partitions(wanted, {name: topics[name].partitions for name in names})
+    if wanted.is_searched:
+        # All records of a range are in the log when it is read, so no fetch has to wait for more.
+        unbound = dataclasses.replace(settings, group_id=None, fetch_max_wait_ms=0)
+        ranges = BrokerRanges(cluster, Consumer(cluster, unbound), wanted, chosen)
+        if wanted.is_bounded:
+            return ranges
+        consumer.assign(chosen)
+        for (topic, partition), found in ranges.selected().items():
+            consumer.seek(topic, partition, found.start)
+        ranges.close()
+    elif wanted.partition is not None and wanted.topic is not None:
+        consumer.assign(chosen)
         if wanted.offset is not None and wanted.offset.isdigit():
             consumer.seek(wanted.topic, wanted.partition, int(wanted.offset))
     elif settings.group_id is None:
-        consumer.assign((name, partition) for name in names for partition in topics[name].partitions)
+        consumer.assign(chosen)
     elif wanted.topic is not None:
         consumer.subscribe([wanted.topic])
     elif settings.group_protocol == 'consumer':
@@ -198,14 +296,13 @@ class DirectorySource:
     which transactions are aborted."""
 
     def __init__(self, view: View, wanted: Wanted):
+        self.failed: set[TopicPartition] = set()
         self._view = view
         self._wanted = wanted
         topics = view.topics()
         names = matching_topics(wanted, {name: topic.is_internal for name, topic in topics.items()})
-        self._partitions = [(name, row.partition) for name in names for row in topics[name].partitions]
-        if wanted.partition is not None:
-            check_partition(names[0], wanted.partition, len(self._partitions))
-            self._partitions = [(names[0], wanted.partition)]
+        self._partitions = chosen_partitions(
+            wanted, {name: [row.partition for row in topics[name].partitions] for name in names})
         self._output = Output()
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
@@ -216,31 +313,72 @@ class DirectorySource:
         """
         unreadable = self._view.unreadable(self._partitions)
         note_unreadable(self._output, unreadable)
-        failed = set(unreadable)
-        for topic, partition in self._partitions if self._wanted.offset != 'latest' else ():
-            if (topic, partition) in unreadable:
-                continue
-            try:
-                yield from self._batches_of(topic, partition)
-            except (KafkaError, CorruptLogError) as error:
-                self._output.note(f'{topic}-{partition} cannot be read on: {error}')
-                failed.add((topic, partition))
-        if failed:
-            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(failed)[:MOST_NAMED])
-            raise ToolError(f'not all was read: {words_for_count(len(failed), "partition")} cannot be read here, or '
-                            f'not to the end: {names}')
+        self.failed.update(unreadable)
+        readable = [at for at in self._partitions if at not in unreadable]
+        if self._wanted.offset != 'latest':
+            yield from read_selected(self, self._wanted, self._ranges(readable))
+        report_failed(self.failed, 'cannot be read here, or not to the end')
 
-    def _batches_of(self, topic: str, partition: int) -> Iterator[list[DeliveredRecords]]:
+    def _ranges(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        if self._wanted.is_searched or self._is_committed:
+            return selected_ranges(self, self._wanted, partitions)
+        offset = self._wanted.offset or ''      # a plain call reads until the log ends, or until it is damaged
+        return dict.fromkeys(partitions, Range(int(offset) if offset.isdigit() else 0, INT64_MAX))
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        found = {}
+        for at in partitions:
+            with self._noting(at):
+                offsets = self._view.partition_offsets(*at)
+                found[at] = Range(offsets.log_start_offset, offsets.last_stable_offset if self._is_committed
+                                  else offsets.high_watermark)
+        return found
+
+    def offsets_at(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        for at in partitions:
+            with self._noting(at):
+                found[at] = self._offset_at(at, timestamp_ms)
+        return found
+
+    @contextmanager
+    def _noting(self, at: TopicPartition) -> Iterator[None]:
+        """Report an error of a partition, and remember that the partition was not read to its end."""
+        try:
+            yield
+        except (KafkaError, CorruptLogError) as error:
+            self._output.note(f'{at[0]}-{at[1]} cannot be read on: {error}')
+            self.failed.add(at)
+
+    def _offset_at(self, at: TopicPartition, timestamp_ms: int) -> int | None:
+        from kbroker.record.records import decode_records
+        for header, batch in self._view.batches(*at):
+            if header.max_timestamp_ms >= timestamp_ms and not header.is_control:
+                for record in decode_records(batch):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record.offset
+        return None
+
+    def read(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[list[DeliveredRecords]]:
+        for (topic, partition), found in ranges.items():
+            if found.start < found.end:
+                with self._noting((topic, partition)):
+                    yield from self._batches_of(topic, partition, found)
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._wanted.isolation_level == 'read_committed'
+
+    def _batches_of(self, topic: str, partition: int, wanted: Range) -> Iterator[list[DeliveredRecords]]:
         from kbroker.record.abort_filter import AbortFilter
-        start = int(self._wanted.offset) if self._wanted.offset and self._wanted.offset.isdigit() else 0
-        end_offset, aborted = None, AbortFilter([])
-        if self._wanted.isolation_level == 'read_committed':
-            end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
-            aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
+        aborted = AbortFilter(aborted_transactions(self._view, topic, partition, wanted.end)
+                              if self._is_committed else [])
         # Read from the log start, because the filter needs the markers that precede the first wanted record.
-        found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
-        for batch in _delivered(topic, partition, found, start, aborted):
-            yield [batch]
+        found = self._view.batches(topic, partition, 0 if self._is_committed else wanted.start, wanted.end)
+        for batch in _delivered(topic, partition, found, wanted.start, aborted):
+            records = _until(wanted.end, list(batch.records))
+            if records:
+                yield [batch._replace(records=records)]
 
     def unread(self, batch: DeliveredRecords) -> None:
         """Do nothing: the log directory stores no position for this reader."""
@@ -260,11 +398,12 @@ def _delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, 
     from kbroker.record.batch import check_crc
     from kbroker.record.records import decode_records
     for header, batch in batches:
-        if header.last_offset < start_offset:
-            continue
         try:
-            check_crc(batch, header)
-            if not aborted.admits(header, batch) or header.is_control:
+            is_wanted = header.last_offset >= start_offset
+            if is_wanted:
+                check_crc(batch, header)
+            # The filter also needs the markers of the batches that are skipped.
+            if not aborted.admits(header, batch) or header.is_control or not is_wanted:
                 continue
             records = decode_records(batch)
         except KafkaError as error:

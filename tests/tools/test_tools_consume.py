@@ -267,7 +267,7 @@ def test_an_end_of_the_records_is_followed_by_a_last_commit_whose_failure_is_rep
     (['--topic', 'plain', '--include', 'x'], 2, 'Exactly one of --include/--topic is required.'),
     (['--include', 'plain', '--partition', '0'], 2, 'The topic is required when partition is specified.'),
     (['--topic', 'plain', '--offset', '3'], 2, 'The partition is required when offset is specified.'),
-    (['--topic', 'plain', '--partition', '0', '--offset', '-1'], 2, "The provided offset value '-1' is incorrect."),
+    (['--topic', 'plain', '--partition', '0', '--offset', '-0'], 2, "The provided offset value '-0' is incorrect."),
     (['--topic', 'plain', '--partition', '0', '--offset', '1', '--from-beginning'], 2, 'cannot be specified together.'),
     (['--topic', 'plain', '--partition', '0', '--group', 'g'], 2, 'Options group and partition cannot be specified'),
     (['--topic', 'plain', '--isolation-level', 'serializable'], 2, 'read_committed'),
