@@ -22,6 +22,15 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Print the API versions that each broker serves, and those that this client uses:',
          'kbroker-cluster --bootstrap-server localhost:9092 api-versions'),
     ],
+    'kbroker-perf': [
+        ('Write 10,000 records at 50,000 per second, in transactions of 100 ms, and read them:',
+         'kbroker-perf produce --bootstrap-server localhost:9092 --topic orders --num-records 10000 \\\n'
+         '    --record-size 100 --throughput 50000 --transaction-duration-ms 100\n'
+         'kbroker-perf consume --bootstrap-server localhost:9092 --topic orders --num-records 10000'),
+        ('Measure the time from the send of a record to its arrival at a consumer:',
+         'kbroker-perf end-to-end --bootstrap-server localhost:9092 --topic orders --num-records 100 \\\n'
+         '    --record-size 100'),
+    ],
     'kbroker-produce': [
         ('Write lines with keys, two lines per transaction:',
          "printf 'a:1\\nb:2\\na:3\\n' | kbroker-produce --bootstrap-server localhost:9092 --topic orders \\\n"

@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         'features': 'Print and change the feature levels of a cluster.',
         'acls': 'Print and change access control lists (ACLs).',
         'exporter': 'Serve the metrics of a Kafka cluster to Prometheus.',
+        'perf': 'Measure the throughput and the latency of a broker.',
         'certs': 'Make certificates for a broker under development.',
     },
     'Log directories, and proof': {

@@ -23,7 +23,7 @@ class Cluster(Group):
     """A command group that runs `describe` if the user names no command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not {*self.commands, '--version', *ctx.help_option_names} & set(args):
+        if not ctx.resilient_parsing and not {*self.commands, '--version', *ctx.help_option_names} & set(args):
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
