@@ -51,6 +51,11 @@ class CountedRange:
     def is_half_full(self) -> bool:
         return len(self._firsts) > self.most_gaps // 2
 
+    def forget_if_half_full(self, offset: int) -> None:
+        """Let the range begin at `offset` if it needs the room. A group may go back to an offset that was passed."""
+        if self.is_half_full:
+            self.forget_below(offset)
+
     def join(self, upper: CountedRange) -> None:
         """Add a range that begins where this one ends."""
         for first, end in zip(upper._firsts, upper._ends, strict=True):
@@ -131,7 +136,8 @@ class PartitionCount:
             self._main = main = CountedRange(positions[-1])
             self._lower = None
         main.most_gaps = most_gaps
-        main.forget_below(positions[0])
+        main.is_cut = main.is_cut and positions[0] < main.start
+        main.forget_if_half_full(positions[0])
         if main.end < last_stable_offset:
             return main
         self._lower = self._next_lower(main, [position for position in positions if position < main.start])
@@ -143,7 +149,8 @@ class PartitionCount:
         lower = self._lower
         if lower is None or not (lower.start <= below[-1] <= lower.end or lower.is_cut):
             lower = CountedRange(below[-1], main.most_gaps)
-        lower.forget_below(min((position for position in below if position >= lower.start), default=lower.start))
+        lower.forget_if_half_full(min((position for position in below if position >= lower.start),
+                                      default=lower.start))
         return lower
 
     def add(self, header: BatchHeader, batch: memoryview, is_delivered: bool) -> None:

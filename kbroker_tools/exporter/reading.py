@@ -28,7 +28,7 @@ FIRST_AGE_BYTES, MOST_AGE_BYTES, AGE_GROWTH = 1 << 12, 1 << 22, 16
 A Fetch with fewer bytes than the batch has is answered without the batch."""
 AGES_SHARE = 4
 """Ages may use one part in so many of the bytes of a collection."""
-MOST_GAPS_IN_ALL = 4_000_000
+MOST_GAPS_IN_ALL = 2_000_000
 """The most gaps that are kept for all partitions, of 24 bytes each."""
 MOST_IDLE = 3
 """The fetches of a partition without a batch after which a collection no longer asks for it."""

@@ -114,6 +114,17 @@ def test_a_count_continues_where_it_ended_and_reads_nothing_twice():
     assert count.bounds(7, 15) == RecordBounds(8, 8)
 
 
+def test_a_group_that_goes_back_is_counted_without_another_read():
+    partition, count = Partition(), PartitionCount()
+    for _ in range(20):
+        partition.write(4)
+        partition.mark()
+    partition.read(count, count.next_offset([10], 100), 100)
+    assert count.next_offset([60], 100) is None
+    assert count.next_offset([10], 100) is None
+    assert count.bounds(10, 100) == RecordBounds(72, 72)
+
+
 def test_a_group_that_keeps_up_costs_no_reads():
     count = PartitionCount()
     assert count.next_offset([], 10) is None
