@@ -11,7 +11,7 @@ INVISIBLE = {'Cc', 'Cf', 'Cs', 'Zl', 'Zp'}
 
 
 class Markup(str):
-    """HTML that needs no escaping. Only `element` and `joined` make it."""
+    """HTML that needs no escaping. Only `element`, `joined` and `lines_of` make it."""
 
     __slots__ = ()
 
@@ -49,3 +49,8 @@ def visible(text: str) -> str:
 def name_of(text: str, **attributes: str) -> Markup:
     """Return a name that peers have chosen, isolated: right-to-left text does not reorder what is around it."""
     return element('bdi', text, **attributes)
+
+
+def lines_of(text: str) -> Markup:
+    """Return a text of several lines, for an element that keeps line breaks. Each line is escaped by itself."""
+    return Markup('\n'.join(joined(line) for line in text.split('\n')))

@@ -5,7 +5,7 @@ It is rendered in parts on the server and works without scripts. `page.js` only 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -20,8 +20,8 @@ from kbroker.page.facts import (
     PageFacts,
     Series,
 )
-from kbroker.page.markup import Markup, element, joined, name_of
-from kbroker.page.tables import Column, Table, parts_of
+from kbroker.page.markup import Markup, element, joined, lines_of, name_of
+from kbroker.page.tables import Column, Table, parts_of, row_of
 
 HTML = 'text/html; charset=utf-8'
 HEADERS = (
@@ -38,6 +38,9 @@ OLD_MS = 60_000
 SOON_MS = 30 * 86_400_000
 LEAST_FREE = 0.1
 SUMMED_AT_ONCE = 1000
+REFRESHES = element('meta', name='refreshes', content='5000')
+"""Tells the script to fetch the page again, after so many milliseconds."""
+NO_MARKUP = joined()
 _HERE = Path(__file__).parent
 
 
@@ -49,7 +52,7 @@ def file_of_page(path: str) -> bytes:
 
 def page(facts: PageFacts, query: Mapping[str, str]) -> Iterator[bytes | None]:
     """Yield the page in parts. None stands for a moment at which other work may run."""
-    head, tail = _frame(f'{facts.title}: kbroker', _footer(facts))
+    head, tail = _frame(f'{facts.title}: kbroker', _footer(facts), REFRESHES)
     yield head
     totals = yield from _totals(facts)
     yield joined(_header(facts), _problems(facts), _tiles(facts, totals)).encode()
@@ -103,29 +106,34 @@ def in_parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (rows[start:start + SUMMED_AT_ONCE] for start in range(0, len(rows), SUMMED_AT_ONCE))
 
 
-def text_page(facts: PageFacts, title: str, command: Sequence[str], text: str) -> bytes:
-    """Return a page with the output of a command, and the command to copy."""
-    head, tail = _frame(f'{title}: kbroker', _footer(facts))
+def text_page(facts: PageFacts, title: str, command: Sequence[str] | None, text: str) -> bytes:
+    """Return a page with the output of a command, and the command to copy. It does not refresh itself."""
+    head, tail = _frame(f'{title}: kbroker', element('p', f'{facts.program}. {utc(facts.now_ms)}.'))
+    copied = None if command is None else joined(
+        element('h2', 'The command'), element('pre', command_line(facts, command), class_='command', tabindex=0))
     return head + joined(
-        element('header', element('h1', name_of(title)), element('p', element('a', '← back', href='./'))),
-        element('pre', *lines_of(text)), element('h2', 'The command'), element('pre', command_line(facts, command))
+        element('nav', element('a', '← all of the cluster', href='./'), aria_label='Back'),
+        element('header', element('h1', name_of(title))),
+        element('pre', lines_of(text), class_='output', tabindex=0, role='region', aria_label='Output'), copied
     ).encode() + tail
 
 
-def lines_of(text: str) -> Iterator[Markup]:
-    """Yield the lines of a text. Other control characters than line feeds are shown as escapes."""
-    return (Markup(f'{joined(line)}\n') for line in text.splitlines())
-
-
 def command_line(facts: PageFacts, command: Sequence[str]) -> str:
-    """Return a command as a line for a shell, with the options that reach this cluster."""
-    name, *arguments = command
-    return ' '.join([name, *map(quote, (*facts.place_options, *arguments))])
+    """Return a program, its subcommand and arguments as a line for a shell, with the options that reach this cluster.
+    """
+    program, subcommand, *arguments = command
+    return ' '.join([program, subcommand, *map(quote, (*facts.place_options, *arguments))])
 
 
-def _frame(title: str, footer: Markup) -> tuple[bytes, bytes]:
+def as_argument(name: str) -> tuple[str, ...]:
+    """Return the words that give a name to a command. A name that begins with `-` follows `--`, so it is no option."""
+    return ('--', name) if name.startswith('-') else (name,)
+
+
+def _frame(title: str, footer: Markup, refresh: Markup = NO_MARKUP) -> tuple[bytes, bytes]:
     head, tail = file_of_page('/page.html').decode().split('{{main}}')
-    return (head.replace('{{title}}', joined(title)).encode(), tail.replace('{{footer}}', footer).encode())
+    return (head.replace('{{title}}', joined(title)).replace('{{refresh}}', refresh).encode(),
+            tail.replace('{{footer}}', footer).encode())
 
 
 def _footer(facts: PageFacts) -> Markup:
@@ -145,27 +153,32 @@ def _problems(facts: PageFacts) -> Markup | None:
     return element('ul', *(element('li', each) for each in facts.problems), class_='problems')
 
 
-def _tile(term: str, value: str | Markup, class_: str | None = None) -> Markup:
-    return element('div', element('dt', term), element('dd', value, class_=class_))
+def _tile(place: str, term: str, value: str, class_: str | None = None, more: str | None = None) -> Markup:
+    """Return a tile that links to the table which explains it."""
+    return element('div', element('dt', element('a', term, href=f'#{place}')), element('dd', value, class_=class_),
+                   None if more is None else element('dd', more, class_='more'))
 
 
 def _tiles(facts: PageFacts, totals: Totals) -> Markup:
     now, (oldest, held, lag) = facts.now_ms, totals
+    is_old = oldest is not None and oldest >= OLD_MS
     tiles = [
-        _tile('open transactions', f'{len(facts.transactions):,}', 'open' if facts.transactions else None),
-        _tile('the oldest is open for', 'none' if oldest is None else words_for_duration(oldest),
-              'warn' if oldest is not None and oldest >= OLD_MS else None),
-        _tile('records held back', joined(f'{held:,} ', element('small', f'in {len(facts.held):,} partitions')),
-              'warn' if oldest is not None and oldest >= OLD_MS and held else None),
-        _tile('worst lag to the stable end', f'{lag:,}'),
-        _tile('offline partitions', f'{facts.offline_count:,}', 'bad' if facts.offline_count else 'good')]
+        _tile('t', 'open transactions', f'{len(facts.transactions):,}', 'open' if facts.transactions else None),
+        _tile('t', 'the oldest is open for', 'none' if oldest is None else words_for_duration(oldest),
+              'warn' if is_old else None),
+        _tile('h', 'records held back', f'{held:,}', 'warn' if is_old and held else None,
+              f'in {len(facts.held):,} partition{"" if len(facts.held) == 1 else "s"}'),
+        _tile('g', 'worst lag', f'{lag:,}', None, 'to the stable end'),
+        _tile('offline', 'offline partitions', f'{facts.offline_count:,}', 'bad' if facts.offline_count else 'good')]
     if facts.disks:
         least = min(facts.disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1))
-        tiles.append(_tile('free on the disk', joined(words_for_bytes(least.free_bytes), ' ', element(
-            'small', f'of {words_for_bytes(least.size_bytes)}')), _class_of_disk(least.free_bytes, least.size_bytes)))
+        tiles.append(_tile('disks', 'free on the disk', words_for_bytes(least.free_bytes),
+                           _class_of_disk(least.free_bytes, least.size_bytes),
+                           f'of {words_for_bytes(least.size_bytes)}'))
     if facts.certificates:
         first = min(facts.certificates, key=lambda each: each.expires_ms)
-        tiles.append(_tile('the first certificate expires', _expiry(first, now), _class_of_certificate(first, now)))
+        tiles.append(_tile('certificates', 'first certificate expires', _expiry(first, now),
+                           _class_of_certificate(first, now)))
     return element('dl', *tiles, class_='tiles')
 
 
@@ -189,10 +202,11 @@ def _sparkline(series: Series) -> Markup:
     step = 200 / max(len(values) - 1, 1)
     points = ' '.join(f'{i * step:.1f},{42 - value * scale:.1f}' for i, value in enumerate(values))
     now = _rate(series, values[-1])
-    label = f'{series.name}: {now} now, at most {_rate(series, most)}'
+    label = f'{series.name}: {now} now, peak {_rate(series, most)}'
     return element(
         'figure',
-        element('figcaption', joined(f'{series.name} ', element('strong', now)), f'at most {_rate(series, most)}'),
+        element('figcaption', element('span', series.name), element('strong', now),
+                element('span', f'peak {_rate(series, most)}')),
         element('svg', element('polygon', points=f'0,42 {points} 200,42'), element('polyline', points=points),
                 viewBox='0 0 200 44', preserveAspectRatio='none', role='img', aria_label=label))
 
@@ -206,7 +220,7 @@ def _filter(query: Mapping[str, str]) -> Markup:
 
 
 def _partition(facts: PageFacts, topic: str, partition: int) -> Markup:
-    name = joined(name_of(topic), f'-{partition}')
+    name = name_of(f'{topic}-{partition}')
     if not facts.has_pages_of_commands:
         return name
     return element('a', name, href=f'timeline?{urlencode({"topic": topic, "partition": partition})}',
@@ -249,8 +263,8 @@ def _deadline(row: tuple[PageFacts, OpenTransaction]) -> str:
 def _why(row: tuple[PageFacts, HeldPartition]) -> Markup:
     facts, held = row
     if not facts.has_pages_of_commands:
-        command = ('kbroker-transactions', 'why-stuck', f'{held.topic}:{held.partition}')
-        return element('code', command_line(facts, command))
+        return element('code', command_line(facts, (
+            'kbroker-transactions', 'why-stuck', *as_argument(f'{held.topic}:{held.partition}'))), class_='command')
     return element('a', 'why?', href=f'why-stuck?{urlencode({"topic": held.topic, "partition": held.partition})}')
 
 
@@ -292,34 +306,36 @@ LAGS = Table('g', 'Lags of groups', 'No group has committed an offset.', (
 
 def _machine(facts: PageFacts) -> Markup:
     """Return the tables of offline partitions, disks and certificates."""
-    parts: list[Markup] = []
+    parts = list[Markup | None]()
     if facts.offline:
         more = facts.offline_count - len(facts.offline)
-        parts += [element('h2', 'Offline partitions ', element('span', f'{facts.offline_count:,}', class_='count')),
-                  _plain_table(('Partition', 'Reason'), [(joined(name_of(each.topic), f'-{each.partition}'),
-                                                          name_of(each.reason)) for each in facts.offline]),
-                  element('p', f'and {more:,} more' if more else '', class_='muted')]
+        parts += _plain_table('offline', 'Offline partitions', facts.offline_count, ('Partition', 'Reason'), [
+            (name_of(f'{each.topic}-{each.partition}'), name_of(each.reason)) for each in facts.offline])
+        parts.append(element('p', f'and {more:,} more', class_='muted') if more > 0 else None)
     if facts.disks:
-        parts += [element('h2', 'Disks'), _plain_table(
-            ('Directory', 'Free', 'Size', 'State'),
-            [(name_of(each.path), element('span', words_for_bytes(each.free_bytes), class_=_class_of_disk(
+        parts += _plain_table('disks', 'Disks', len(facts.disks), ('Directory', 'Free', 'Size', 'State'), [
+            (name_of(each.path), element('span', words_for_bytes(each.free_bytes), class_=_class_of_disk(
                 each.free_bytes, each.size_bytes)), words_for_bytes(each.size_bytes),
-              'in use' if each.failure is None else element('span', each.failure, class_='bad'))
-             for each in facts.disks])]
+             'in use' if each.failure is None else element('span', name_of(each.failure), class_='bad'))
+            for each in facts.disks])
     if facts.certificates:
-        parts += [element('h2', 'Certificates'), _plain_table(
-            ('Listener', 'Subject', 'Expires', 'At'),
-            [(each.listener, name_of(each.subject), element('span', _expiry(each, facts.now_ms), class_=(
-                _class_of_certificate(each, facts.now_ms))), utc(each.expires_ms))
-             for each in sorted(facts.certificates, key=lambda each: each.expires_ms)])]
+        parts += _plain_table(
+            'certificates', 'Certificates', len(facts.certificates), ('Listener', 'Subject', 'Expires', 'At'), [
+                (name_of(each.listener), name_of(each.subject), element('span', _expiry(each, facts.now_ms), class_=(
+                    _class_of_certificate(each, facts.now_ms))), utc(each.expires_ms))
+                for each in sorted(facts.certificates, key=lambda each: each.expires_ms)])
     return joined(*parts)
 
 
-def _plain_table(titles: Sequence[str], rows: Sequence[Sequence[str | Markup]]) -> Markup:
-    head = element('thead', element('tr', *(element('th', title, scope='col') for title in titles)))
-    body = element('tbody', *(element('tr', *(element('td', cell, data_label=title) for title, cell in
-                                              zip(titles, row, strict=True))) for row in rows))
-    return element('div', element('table', head, body), class_='scroll')
+def _plain_table(mark: str, title: str, count: int, columns: Sequence[str],
+                 rows: Iterable[Sequence[str | Markup]]) -> list[Markup]:
+    """Return the heading and the table of a few rows, which have an order of their own."""
+    head = element('thead', element('tr', *(element('th', column, scope='col') for column in columns)))
+    body = element('tbody', *(row_of((column, cell, None) for column, cell in zip(columns, row, strict=True))
+                              for row in rows))
+    return [element('h2', title, ' ', element('span', f'{count:,}', class_='count'), id=mark),
+            element('div', element('table', element('caption', title), head, body), class_='scroll', id=f'{mark}-rows',
+                    role='region', tabindex=0, aria_labelledby=mark)]
 
 
 def _class_of_disk(free_bytes: int, size_bytes: int) -> str | None:

@@ -1,7 +1,7 @@
 """A table of the page that is sorted, filtered and cut to pages by the query of the request."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from kbroker.page.markup import Markup, element, joined
 
-ROWS_OF_A_PAGE = 50
+ROWS_OF_A_PAGE = 25
 MOST_FILTER_CHARACTERS = 100
 ROWS_OF_A_STEP = 10
 SORTED_AT_ONCE = 250
@@ -66,15 +66,27 @@ def parts_of(table: Table, rows: Sequence[Any], query: Mapping[str, str]) -> Ite
         return
     head = element('thead', element('tr', *(
         _heading(table, each, column, is_rising, query) for each in table.columns)))
-    yield Markup(f'{title}<div class="scroll" role="region" tabindex="0" aria-labelledby="{table.mark}"><table>'
-                 f'{head}<tbody>')
+    yield Markup(f'{title}<div class="scroll" id="{table.mark}-rows" role="region" tabindex="0" '
+                 f'aria-labelledby="{table.mark}"><table>{_caption(table, column, is_rising)}{head}<tbody>')
     for start in range(0, len(shown), ROWS_OF_A_STEP):
-        yield joined(*(element('tr', *(element('td', each.cell(row), class_='number' if each.is_number else None,
-                                               data_label=each.title) for each in table.columns))
-                       for row in shown[start:start + ROWS_OF_A_STEP]))
+        yield joined(*(row_of((each.title, each.cell(row), 'number' if each.is_number else None)
+                               for each in table.columns) for row in shown[start:start + ROWS_OF_A_STEP]))
     yield Markup('</tbody></table></div>')
     if pages > 1:
         yield _pager(table, page, pages, query)
+
+
+def row_of(cells: Iterable[tuple[str, str | Markup, str | None]]) -> Markup:
+    """Return a row of cells (title of the column, content, class). The first one is the heading of the row."""
+    return element('tr', *(
+        element('td', cell, class_=class_, data_label=title) if place else
+        element('th', cell, scope='row', class_=class_, data_label=title)
+        for place, (title, cell, class_) in enumerate(cells)))
+
+
+def _caption(table: Table, column: Column, is_rising: bool) -> Markup:
+    order = 'rising' if is_rising else 'falling'
+    return element('caption', f'{table.title}, sorted by {column.title.lower()}, {order}')
 
 
 def link(text: str | Markup, query: Mapping[str, str], table: Table, **changes: str) -> Markup:

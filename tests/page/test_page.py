@@ -14,13 +14,13 @@ from kbroker.page.facts import (
     Series,
 )
 from kbroker.page.markup import Markup, element, joined, visible
-from kbroker.page.render import FILES, HEADERS, command_line, file_of_page, page, text_page
+from kbroker.page.render import FILES, HEADERS, as_argument, command_line, file_of_page, page, text_page
 from kbroker.page.tables import ROWS_OF_A_PAGE
 
 NOW_MS = 1_795_845_000_000
 HOSTILE = ['<script>alert(1)</script>', '"\' onmouseover=alert(1) x="', '\u202egnihton', 'a\x1b[31m\nb', '\u2066x',
            '&lt;b&gt;', '--help', '\u0000', '日本語', "</bdi></a><img src=x onerror=alert(1)>"]
-SAFE_TAGS = {'a', 'bdi', 'body', 'button', 'code', 'dd', 'div', 'dl', 'dt', 'figcaption', 'figure', 'footer',
+SAFE_TAGS = {'a', 'bdi', 'body', 'button', 'caption', 'code', 'dd', 'div', 'dl', 'dt', 'figcaption', 'figure', 'footer',
              'form', 'h1', 'h2', 'head', 'header', 'html', 'input', 'label', 'li', 'link', 'main',
              'meta', 'nav', 'p', 'polygon', 'polyline', 'pre', 'script', 'small', 'span', 'strong',
              'svg', 'table', 'tbody', 'td', 'th', 'thead', 'time', 'title', 'tr', 'ul'}
@@ -140,7 +140,7 @@ def test_the_tiles_warn_of_what_needs_somebody():
                      offline=[Offline('t', 1, 'damaged')], offline_count=30)
     found = read(facts)
     classes = [attributes.get('class') for tag, attributes in found.tags if tag == 'dd']
-    assert classes[-3:] == ['bad', 'bad', 'bad']
+    assert classes[-4:] == ['bad', 'bad', 'more', 'bad']
     assert 'and 29 more' in found.text
     assert '1.0 s ago' in found.text
 
@@ -148,15 +148,24 @@ def test_the_tiles_warn_of_what_needs_somebody():
 def test_a_sparkline_says_its_values_in_words():
     found = read(PageFacts('x', 'kbroker', 'id', NOW_MS, series=[Series('bytes in', 'bytes', [0, 1024, 512], 10)]))
     [label] = [attributes['aria-label'] for tag, attributes in found.tags if tag == 'svg']
-    assert label == 'bytes in: 512 B/s now, at most 1.0 KiB/s'
+    assert label == 'bytes in: 512 B/s now, peak 1.0 KiB/s'
     assert read(PageFacts('x', 'kbroker', 'id', NOW_MS, series=[Series('bytes in', 'bytes', [], 10)])).tags
 
 
 def test_a_command_to_copy_reaches_the_same_cluster_and_is_quoted():
     facts = PageFacts('x', 'kbroker', 'id', NOW_MS, place_options=('--data-dir', '/my data'))
-    assert command_line(facts, ('kbroker-why-stuck', 'a;b:0')) == "kbroker-why-stuck --data-dir '/my data' 'a;b:0'"
-    found = Reader(text_page(facts, 'why', ('kbroker-why-stuck', 'x:0'), '<b>stuck</b>\nby \x1b').decode())
-    assert '<b>stuck</b>\nby \\u{1b}\n' in found.text
+    command = ('kbroker-transactions', 'history', *as_argument('a;b'))
+    assert command_line(facts, command) == "kbroker-transactions history --data-dir '/my data' 'a;b'"
+    command = ('kbroker-transactions', 'why-stuck', *as_argument('--help:0'))
+    assert command_line(facts, command) == "kbroker-transactions why-stuck --data-dir '/my data' -- --help:0"
+
+
+def test_the_output_of_a_command_keeps_its_lines_and_is_escaped():
+    text = '<b>stuck</b>\nsince\x1b \u202e'
+    page = text_page(PageFacts('x', 'kbroker', 'id', NOW_MS), '<i>', ('p', 's'), text).decode()
+    found = Reader(page)
+    assert '<b>stuck</b>\nsince\\u{1b} \\u{202e}' in found.text
+    assert 'refreshes' not in page
 
 
 def test_the_files_of_the_page_are_small_and_nothing_else_is_allowed():
