@@ -17,8 +17,9 @@ from support.brokers.broker_process import ROOT
 
 PORTABLE = ('kbroker_tools', 'kbroker.client', 'kbroker.daemon.main', 'kbroker.daemon.status')
 """The beginnings of the names of the modules with which a person on macOS starts."""
-SERVES = ('kbroker.daemon.main', 'kbroker.daemon.broker')
-"""The import that only `kbroker serve` makes."""
+SERVES = (('kbroker.daemon.main', 'kbroker.daemon.broker'),
+          ('kbroker_tools.commands.exporter', 'kbroker_tools.exporter.serving'))
+"""The imports that only `kbroker serve` and an exporter that serves make."""
 QUICK_TESTS = ('tests/tools/test_tools_directory_live.py', 'tests/client/test_client_face.py')
 WITHOUT_LINUX = os.environ | {'PYTHONPATH': str(ROOT / 'tests/support/without_linux')}
 
@@ -40,9 +41,10 @@ def import_graph():
 
 def test_macos_gets_exactly_the_modules_that_the_client_the_tools_and_the_commands_import():
     graph = import_graph()
-    graph[SERVES[0]].remove(SERVES[1])
+    for module, serving in SERVES:
+        graph[module].remove(serving)
+    used = {serving for _, serving in SERVES}
     left = [module for module in graph if f'{module}.'.startswith(tuple(f'{name}.' for name in PORTABLE))]
-    used = set()
     while left:
         module = left.pop()
         if module not in used:
@@ -57,6 +59,14 @@ def test_macos_gets_exactly_the_modules_that_the_client_the_tools_and_the_comman
 def run(*arguments):
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=WITHOUT_LINUX, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False)
+
+
+def test_an_exporter_says_in_one_line_that_serving_needs_linux():
+    program = 'from kbroker_tools.commands.exporter import main; main(["--bootstrap-server", "127.0.0.1:1"])'
+    done = run('-c', program)
+    assert done.returncode == 1
+    assert 'found the system darwin, expected Linux' in done.stderr
+    assert done.stderr.count('\n') == 1
 
 
 def test_tests_of_the_client_and_the_tools_pass_without_what_only_linux_has():

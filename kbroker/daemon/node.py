@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kbroker.apis.fetch.sessions import FetchSessions
 from kbroker.apis.serving.authentication import Authentication
 from kbroker.apis.serving.client_software import ClientSoftware
-from kbroker.apis.serving.request import RequestCounts
 from kbroker.apis.serving.waiting import WaitingRoom
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
@@ -51,6 +50,7 @@ from kbroker.transaction.producer_ids import ProducerIds
 if TYPE_CHECKING:
     from kbroker.apis.serving.address_watch import AddressWatch
     from kbroker.apis.serving.change_log import ChangeLog
+    from kbroker.apis.serving.request import RequestCounts
     from kbroker.metadata.access_control import AclFollower
     from kbroker.security.authorizer import Authorizer
 
@@ -89,6 +89,8 @@ class Node:
     """The time in ms from the lock of the directory to the end of the recovery."""
     _began_ms: int
     snapshots: SnapshotWriter
+    request_counts: RequestCounts
+    """The counts of the dispatcher, which sets them: a directory can be opened without APIs."""
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
@@ -107,7 +109,6 @@ class Node:
             clock, Window(config.quota_window_num, 1000 * config.quota_window_size_seconds),
             Window(config.controller_quota_window_num, 1000 * config.controller_quota_window_size_seconds))
         self.client_software = ClientSoftware()
-        self.request_counts = RequestCounts()
         self.waiting_room = WaitingRoom()
         self.long_work = LongWork(timers)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, clock, self.waiting_room,

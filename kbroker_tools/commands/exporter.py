@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.base.errors import ConfigError
-from kbroker_tools.base.command import FILE, SETTINGS, Command, version_option
+from kbroker_tools.base.command import FILE, SETTINGS, Command, ToolError, version_option
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -56,6 +56,9 @@ def main(bootstrap_server: str, command_config: Path | None, listen: str, interv
     if once:
         print_once(cluster, options)
         return
+    if sys.platform != 'linux':
+        raise ToolError(f'found the system {sys.platform}, expected Linux, whose epoll the server needs. Run it in a '
+                        'Linux container; with --once, it prints the metrics here')
     from kbroker.settings.listeners import parse_listener
     from kbroker_tools.base.render import warn
     from kbroker_tools.exporter.serving import serve

@@ -48,7 +48,7 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """Serves all frames. `node` becomes the `request.node` of handlers. `tick` writes the appends that were deferred to
+    """Serves all frames. `node` becomes the `request.node` of handlers, and gets the `request_counts`. `tick` writes the appends that were deferred to
     the end of a tick."""
     cdef object _node
     cdef Tick _tick
@@ -61,7 +61,7 @@ cdef class Dispatcher(FrameServer):
 
     def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
         self._node = node
-        self._counts = node.request_counts
+        self._counts = node.request_counts = RequestCounts()
         self._tick = Tick() if tick is None else tick
         self._watch = TurnWatch() if watch is None else watch
         self._apis = [None] * MOST_API_KEYS
