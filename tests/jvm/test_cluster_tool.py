@@ -7,6 +7,7 @@ from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_tools
 from support.kafka.beside_kafka import running
 from support.kafka.skipped_apis import skipped_keys
+from support.runner.command_runner import run_command
 
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.directory import format_directory
@@ -65,3 +66,17 @@ def test_the_only_endpoint_is_shown(brokers):
             for run, broker in zip((kafka, ours), brokers, strict=True)] == 2 * [[
                 'ID', 'HOST', 'PORT', 'RACK', 'STATE', 'ENDPOINT_TYPE', '1', '127.0.0.1', 'PORT', 'null', 'unfenced',
                 'broker']]
+
+
+def test_kbroker_cluster_prints_the_same_as_the_tool(brokers):
+    """Of the APIs, only those lines are compared that this client knows: the tool also names those of brokers alone."""
+    for broker in brokers:
+        for command in ('cluster-id', 'list-endpoints'):
+            ours = run_command('cluster', command, '--bootstrap-server', broker.address)
+            assert ours.stdout == asked(broker, command).output, ours.stderr
+        ours = run_command('cluster', 'api-versions', '--bootstrap-server', broker.address).stdout.splitlines()
+        theirs = asked(broker, 'api-versions').output.splitlines()
+        known = [line.rstrip(',') for line in ours if 'UNKNOWN' not in line and 'UNSUPPORTED' not in line]
+        both = [line for line in known if line in {line.rstrip(',') for line in theirs}]
+        assert len(both) > 60 and both[0] == theirs[0]
+        assert [line for line in known if line not in both] == []
