@@ -169,11 +169,19 @@ def notes() -> list[str]:
                      (1, 'Failed, or found something wrong. One line on standard error names it, and the remedy.'),
                      (2, 'The command line is wrong.'), (130, 'Interrupted with Ctrl-C.'),
                      (141, 'The reader of the output went away.')),
-        '.SH ENVIRONMENT', '.TP', '.B NO_COLOR', 'Use no colours, even on a terminal.']
+        '.SH ENVIRONMENT', '.TP', '.B KBROKER_BOOTSTRAP_SERVER, KBROKER_COMMAND_CONFIG, KBROKER_PROFILE',
+        roff('The broker, the file of client settings and the profile of a command that has these options and whose '
+             'command line lacks them.'),
+        '.TP', '.B NO_COLOR', 'Use no colours, even on a terminal.',
+        '.SH FILES', '.TP', '.B ~/.config/kbroker/profiles.toml',
+        roff('Profiles: a table [NAME] has bootstrap-server and command-config. The profile named default is used if '
+             'no other source names a broker.')]
 
 
 def daemon_notes() -> list[str]:
     return [
+        '.SH OTHER COMMANDS',
+        roff('Each program whose name begins with kbroker- is a subcommand, too: kbroker topics runs kbroker-topics.'),
         '.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
         roff('Stop cleanly. A second signal ends the process at once; the next start then recovers. A SIGINT that was '
              'ignored when the broker started stays ignored, as in the background of a script.'),

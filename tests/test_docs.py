@@ -57,7 +57,7 @@ def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path, monkeypatch):
 def test_no_example_is_in_a_language_that_no_test_checks():
     assert {language for page in PAGES for language in re.findall(r'^```(\w*)\n.*?^```', text_of(page),
                                                                   re.MULTILINE | re.DOTALL)} == {
-        'sh', 'console', 'python', 'py', 'text', 'properties', 'bash', 'json', 'yaml', 'java', 'js', 'go'}
+        'sh', 'console', 'python', 'py', 'text', 'properties', 'bash', 'json', 'yaml', 'java', 'js', 'go', 'toml'}
 
 
 def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):

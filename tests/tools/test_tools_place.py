@@ -1,6 +1,7 @@
 """Commands find their broker: by options, by variables, by a profile, or at 127.0.0.1:9092."""
 import pytest
 from support.runner.command_runner import run_command, run_in_process
+from support.runner.pages import blocks
 
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.cluster import place
@@ -134,3 +135,11 @@ def test_a_profile_reaches_a_broker(home, shared_broker):
     (home / 'profiles.toml').write_text(f'[default]\nbootstrap-server = "{shared_broker.address}"\n')
     assert run_command('topics', '--create', '--topic', 'by-profile').returncode == 0
     assert 'by-profile' in run_command('topics', '--list').stdout.splitlines()
+
+
+def test_the_example_of_the_page_has_two_profiles(home):
+    example, = blocks('docs/commands.md', 'toml')
+    (home / 'profiles.toml').write_text(example)
+    variables = {'XDG_CONFIG_HOME': str(home.parent)}
+    assert place.find(None, variables)[0] == 'localhost:9092'
+    assert place.find('prod', variables)[::2] == ('kafka-1:9093,kafka-2:9093', home / 'prod.properties')
