@@ -21,10 +21,6 @@ from kbroker.base.clock cimport now_us
 from kbroker.network.replies cimport Outgoing
 from kbroker.network.transport cimport Transport
 
-from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
-from kbroker.settings.tls import bad_setting, take_inline_pem, take_pem_file, take_store, take_tls_versions
-
-CLIENT_AUTH = {'none': ssl.CERT_NONE, 'requested': ssl.CERT_OPTIONAL, 'required': ssl.CERT_REQUIRED}
 
 cdef enum:
     RECORD_HEADER_BYTES = 5
@@ -42,36 +38,6 @@ cdef enum:
 
 # All transports share this buffer: the loop runs in one thread, and no bytes remain in the buffer between calls.
 cdef char received[RECEIVED_BYTES]
-
-
-def server_context(settings):
-    """Return the SSLContext of a listener. Remove the `ssl.` settings that it uses from the dict `settings`.
-
-    Raise ConfigError if a setting is not valid, OSError if a file cannot be read.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0         # tickets help clients that connect often; Kafka's keep connections
-    set_versions(context, take_tls_versions(settings))
-    key = take_store(settings, 'ssl.keystore', 'ssl.keystore.key')
-    if key is None:
-        raise bad_setting('ssl.keystore.location',
-                          'found none, expected the key and certificate chain of an SSL listener')
-    chain = take_inline_pem(settings, 'ssl.keystore.certificate.chain')
-    load_key(context, key, key if chain is None else chain, settings.pop('ssl.key.password', None))
-    trusted = take_store(settings, 'ssl.truststore', 'ssl.truststore.certificates')
-    auth = settings.pop('ssl.client.auth', 'none')
-    if auth != 'none':
-        if trusted is None:
-            raise bad_setting('ssl.truststore.location',
-                              f'found none, expected certificates: ssl.client.auth is {auth}')
-        context.verify_mode = CLIENT_AUTH[auth]
-    if trusted is not None:
-        trust(context, trusted)
-    revoked = take_pem_file(settings, 'ssl.crl.location')
-    if revoked is not None:
-        refuse_revoked(context, revoked)
-    return context
 
 
 cdef class TlsTransport(Transport):

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.base.long_work import result_of
-from kbroker.network.tls import server_context
-from kbroker.network.worker import Submit
+from kbroker.log.jobs import Submit
 from kbroker.security.certificates import (
     DAY_S,
     Certificate,
@@ -29,6 +28,7 @@ from kbroker.security.certificates import (
     next_change_s,
     problems_of,
 )
+from kbroker.security.tls import server_context
 from kbroker.settings.config import Config
 from kbroker.settings.file_modes import check_secret_file, holds_private_key
 from kbroker.settings.listeners import PREFIX

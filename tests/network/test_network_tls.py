@@ -22,7 +22,8 @@ from kbroker.base.errors import ConfigError
 from kbroker.base.repeats import WINDOW_MS
 from kbroker.network.connection import Connection
 from kbroker.network.newcomers import MAX_HANDSHAKES
-from kbroker.network.tls import TlsTransport, server_context
+from kbroker.network.tls import TlsTransport
+from kbroker.security.tls import server_context
 
 
 @pytest.fixture

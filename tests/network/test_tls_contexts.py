@@ -12,8 +12,8 @@ from support.clients.certificates import certificate_between, make_revocation_li
 from support.clients.socket_peers import LateWorker
 
 from kbroker.base.errors import ConfigError, KafkaError
-from kbroker.network.tls import server_context
 from kbroker.network.tls_contexts import TlsContexts
+from kbroker.security.tls import server_context
 from kbroker.settings.config import Config
 
 NOW = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

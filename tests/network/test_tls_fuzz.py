@@ -8,9 +8,10 @@ import pytest
 from support.clients.socket_peers import commons_for, echo, frame
 
 from kbroker.network.connection import Connection
-from kbroker.network.tls import TlsTransport, server_context
+from kbroker.network.tls import TlsTransport
 from kbroker.security.der import CertificateError
 from kbroker.security.principal_mapping import MappingError, parse_mapping_rules, principal_of_certificate
+from kbroker.security.tls import server_context
 
 CHANGE_CIPHER_SPEC = b'\x14\x03\x03\x00\x01\x01'
 
