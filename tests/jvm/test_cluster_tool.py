@@ -69,7 +69,7 @@ def test_the_only_endpoint_is_shown(brokers):
 
 
 def test_kbroker_cluster_prints_the_same_as_the_tool(brokers):
-    """Of the APIs, only those lines are compared that this client knows: the tool also names those of brokers alone."""
+    """The test compares the lines of APIs that this client knows. The tool also names the APIs of brokers alone."""
     for broker in brokers:
         for command in ('cluster-id', 'list-endpoints'):
             ours = run_command('cluster', command, '--bootstrap-server', broker.address)
