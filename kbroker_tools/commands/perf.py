@@ -149,6 +149,7 @@ class Sending:
         if now - self._window_began < self.interval_s:
             return
         self._print(self._window, self._window_bytes, now - self._window_began, is_total=False)
+        self.output.stream.flush()
         self._window, self._window_began, self._window_bytes = Latencies(), now, 0
 
     def report(self) -> None:
@@ -223,10 +224,14 @@ def produce(topic: str, num_records: int, record_size: int | None, payload_file:
     duration_s = (transaction_duration_ms or DEFAULT_TRANSACTION_MS) / 1000 if name is not None else None
     output = Output(as_json)
     sending = Sending(output, reporting_interval / 1000)
-    with open_producer(place, overrides, sending.on_delivery) as producer:
-        sending.began = time.perf_counter()
-        send_all(producer, topic, values, throughput, duration_s, sending)
-        stats = producer.stats()
+    try:
+        with open_producer(place, overrides, sending.on_delivery) as producer:
+            sending.began = time.perf_counter()
+            send_all(producer, topic, values, throughput, duration_s, sending)
+            stats = producer.stats()
+    except KeyboardInterrupt:
+        sending.report()    # a run without an end is measured until Ctrl-C
+        raise
     sending.report()
     if print_metrics:
         for count, number in sorted(stats.items()):

@@ -1,9 +1,11 @@
 """kbroker-perf measures throughput and latency, with the options of Kafka's tools."""
 import json
 import re
+import signal
+import subprocess
 
 import pytest
-from support.runner.command_runner import run_command, run_in_process
+from support.runner.command_runner import ROOT, command_line, run_command, run_in_process
 
 TOPIC = 'perf'
 
@@ -73,6 +75,18 @@ def test_the_time_from_a_send_to_its_arrival(broker, options):
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     done = run_in_process('perf', *arguments)
     assert done.returncode == 2 and words in ' '.join(done.stderr.split())
+
+
+@pytest.mark.parametrize('options', [[], ['--transaction-duration-ms', '50']])
+def test_a_run_that_is_interrupted_is_reported_up_to_then(broker, options):
+    with subprocess.Popen(command_line('perf', 'produce', '--bootstrap-server', broker.address, '--topic', TOPIC,
+                                       '--num-records', 10**8, '--record-size', 10, '--throughput', 1000,
+                                       '--reporting-interval', 50, *options), cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        assert ' records sent, ' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, '') and 'latency of records: ' in rest
 
 
 def test_values_come_from_a_file(broker, tmp_path):
