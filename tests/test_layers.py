@@ -135,7 +135,7 @@ def test_each_room_that_is_named_exists():
 def test_the_broker_does_not_know_the_tools():
     """One module knows the name of a program, which it starts as another process."""
     assert [str(path.relative_to(PACKAGE)) for path in sources(PACKAGE) if 'kbroker_tools' in path.read_text()] == [
-        'daemon/child_commands.py']
+        'page/outputs.py']
 
 
 @pytest.mark.parametrize(

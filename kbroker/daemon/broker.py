@@ -295,17 +295,20 @@ class Broker:
 
     def _serve_metrics(self, monitoring: Monitoring) -> None:
         """Answer on `metrics.listen` for a broker that has started."""
-        from kbroker.daemon.child_commands import ChildCommands  # these are slow to import, and not always used
+        # These are slow to import, and not always used.
         from kbroker.daemon.monitoring import health_route, metrics_route, page_routes, samples_of
         from kbroker.daemon.page_facts import SAMPLE_MS, PageSource, Throughput
+        from kbroker.page.child import Commands
+        from kbroker.page.outputs import OutputPages
 
         self.reactor.takes_times = True
         throughput = Throughput(self.node, self.server.traffic)
         self.timers.every(SAMPLE_MS, throughput.sample)
         source = PageSource(self.node, self.address, throughput, lambda: self.certificates)
-        commands = ChildCommands(self.reactor, self.directory)
+        commands = Commands(self.reactor, self.timers)
+        outputs = OutputPages(commands, source.current, ('--data-dir', self.directory))
         monitoring.serve(self.reactor, self.node.long_work, [
-            *page_routes(source, commands), metrics_route(partial(samples_of, self)),
+            *page_routes(source, outputs), metrics_route(partial(samples_of, self)),
             health_route('/livez', lambda: None), health_route('/readyz', self._problem)],
             on_close=commands.close)
         logger.info('metrics, health and the page are on %s', monitoring.url,

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.errors import ConfigError, KafkaError
+from kbroker.base.errors import ConfigError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
-from kbroker.daemon.child_commands import ChildCommands, is_installed
 from kbroker.http.messages import Answer, HttpRequest, text_answer
 from kbroker.http.routes import Route, Routes
 from kbroker.http.server import HttpServer, listen
-from kbroker.metadata.topic_names import check_topic_name
 from kbroker.metrics import (
     certificates,
     connections,
@@ -42,7 +40,8 @@ from kbroker.metrics import (
 from kbroker.metrics.exposition import content_type, text_of
 from kbroker.metrics.table import Sample
 from kbroker.network.reactor import Reactor
-from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page, text_page
+from kbroker.page.outputs import PATHS, OutputPages, is_installed
+from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page
 from kbroker.settings.exposure import is_loopback
 from kbroker.settings.file_modes import check_secret_file
 
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 MOST_TOKEN_BYTES = 4096
 LEAST_TOKEN_CHARACTERS = 16
-MOST_DIGITS = 10
-"""The most digits of a partition in a query."""
 Samples = Callable[[], Iterable[Sample | None]]
 
 
@@ -200,7 +197,7 @@ def metrics_route(samples: Samples) -> Route:
     return Route('/metrics', answer)
 
 
-def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
+def page_routes(source: PageSource, outputs: OutputPages) -> list[Route]:
     """Return the routes of the page, of its files, and of the pages with the output of commands."""
     def show(request: HttpRequest) -> Answer:
         def parts() -> Generator[object]:
@@ -212,58 +209,14 @@ def page_routes(source: PageSource, commands: ChildCommands) -> list[Route]:
     def show_file(request: HttpRequest) -> Answer:
         return Answer([file_of_page(request.path)], content_type=FILES[request.path])
 
-    def show_command(title: str, *command: str) -> Answer:
+    def show_output(request: HttpRequest) -> Answer:
         def parts() -> Generator[object]:
-            facts = yield from source.current()
-            outcome = yield from commands.run((command[0], '--', *command[1:]))
-            text = outcome.output.decode('utf-8', 'replace') if outcome.problem is None else outcome.problem
-            yield text_page(facts, title, ('kbroker-transactions', *command), text)
+            found = yield from outputs.answer(request.path, request.query)
+            yield Answer([found.body], found.status, found.content_type, found.headers)
 
-        return Answer(parts(), content_type=HTML, headers=HEADERS)
-
-    def why_stuck(request: HttpRequest) -> Answer:
-        where = partition_of(request)
-        return _no_partition() if where is None else show_command(f'Why {where} is stuck', 'why-stuck', where)
-
-    def history(request: HttpRequest) -> Answer:
-        transactional_id = request.query.get('id', '')
-        if not transactional_id or '\0' in transactional_id:
-            return text_answer(HTTPStatus.BAD_REQUEST, 'found no transactional id, expected history?id=ID')
-        return show_command(f'The history of {transactional_id}', 'history', transactional_id)
-
-    def timeline(request: HttpRequest) -> Answer:
-        where = partition_of(request)
-        if where is None:
-            return _no_partition()
-
-        def parts() -> Generator[object]:
-            outcome = yield from commands.run(('timeline', '--html', '/dev/stdout', '--', where))
-            if outcome.problem is None:
-                yield outcome.output        # it has a policy of its own, with the hash of its script
-            else:
-                facts = yield from source.current()
-                yield text_page(facts, f'The timeline of {where}', ('kbroker-transactions', 'timeline', where),
-                                outcome.problem)
-
-        return Answer(parts(), content_type=HTML)
+        return Answer(parts())
 
     routes = [Route('/', show), *(Route(path, show_file) for path in FILES)]
     if is_installed():
-        routes += [Route('/timeline', timeline), Route('/history', history), Route('/why-stuck', why_stuck)]
+        routes += [Route(path, show_output) for path in PATHS]
     return routes
-
-
-def partition_of(request: HttpRequest) -> str | None:
-    """Return TOPIC:PARTITION of the query, None if it names no partition."""
-    topic, partition = request.query.get('topic', ''), request.query.get('partition', '')
-    try:
-        check_topic_name(topic)
-    except KafkaError:
-        return None
-    if not (partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS):
-        return None
-    return f'{topic}:{partition}'
-
-
-def _no_partition() -> Answer:
-    return text_answer(HTTPStatus.BAD_REQUEST, 'found no partition, expected ?topic=NAME&partition=NUMBER')

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker import __version__
 from kbroker.base.long_work import Pause
-from kbroker.daemon.child_commands import is_installed
 from kbroker.metrics import groups, log, transactions
 from kbroker.page.facts import Certificate, Disk, GroupLag, HeldPartition, Offline, OpenTransaction, PageFacts, Series
+from kbroker.page.outputs import is_installed
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionState
 
 if TYPE_CHECKING:

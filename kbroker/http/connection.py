@@ -200,6 +200,9 @@ class HttpConnection:
         has_begun = False
         is_head = self._request is not None and self._request.method == b'HEAD'
         for part in () if is_head else parts:
+            if isinstance(part, Answer):
+                assert not has_begun, 'an answer takes the place of another one before its first bytes'
+                return (yield from self._send_answer(part, iter(part.parts)))
             if not isinstance(part, bytes):
                 yield part
             elif part:

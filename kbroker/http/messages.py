@@ -34,9 +34,10 @@ class HttpRequest:
 class Answer:
     """The answer to a request.
 
-    `parts` yields the body. It runs as long work: it may yield None to let other work run, and a `Pause` to wait. An
-    exception that it raises before the first bytes becomes the status 500. Later, it ends the connection before the end
-    of the body, so that the client does not take the part for the whole.
+    `parts` yields the body. It runs as long work: it may yield None to let other work run, and a `Pause` to wait.
+    Before the first bytes, it may yield another answer, which takes the place of this one. An exception that it raises
+    before the first bytes becomes the status 500. Later, it ends the connection before the end of the body, so that the
+    client does not take the part for the whole.
     """
 
     parts: Iterable[object]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.long_work import LongWork
@@ -23,26 +23,29 @@ class StandaloneServer:
     def __init__(self) -> None:
         self.clock = Clock()
         self.timers = Timers(self.clock)
-        self._reactor = Reactor(self.clock, self.timers)
-        self._worker = Worker(self._reactor, name='http')
+        self.reactor = Reactor(self.clock, self.timers)
+        self._worker = Worker(self.reactor, name='http')
 
     @property
     def submit(self) -> Submit:
         return self._worker.submit
 
-    def run(self, listener: socket.socket, routes: Iterable[Route], *, only_local_names: bool) -> None:
-        """Serve until a signal ends the process, or until `stop`. Close the listener in the end."""
+    def run(self, listener: socket.socket, routes: Iterable[Route], *, only_local_names: bool,
+            at_end: Callable[[], object] | None = None) -> None:
+        """Serve until a signal ends the process, or until `stop`. In the end, call `at_end` and close the listener."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._reactor.on_signal(number, self._reactor.stop)
-        server = HttpServer(self._reactor, LongWork(self.timers), listener,
+            self.reactor.on_signal(number, self.reactor.stop)
+        server = HttpServer(self.reactor, LongWork(self.timers), listener,
                             Routes(routes, only_local_names=only_local_names))
         try:
-            self._reactor.run()
+            self.reactor.run()
         finally:
+            if at_end is not None:
+                at_end()
             server.close()
             listener.close()
-            self._reactor.close()
+            self.reactor.close()
 
     def stop(self) -> None:
         """Let `run` return."""
-        self._reactor.stop()
+        self.reactor.stop()

@@ -67,7 +67,7 @@ class PageSource:
                   None if each.is_online else 'its broker cannot use it') for each in facts.log_directories
              if each.total_bytes is not None or not each.is_online],
             (), [Offline(*at, 'it has no leader') for at in offline[:MOST_OFFLINE]], len(offline),
-            [problem.line for problem in facts.problems], self._place_options)
+            [problem.line for problem in facts.problems], self._place_options, has_pages_of_commands=True)
 
     def _series(self) -> Sequence[Series]:
         if not self._rates:

@@ -11,6 +11,9 @@ from kbroker.http.routes import Route
 from kbroker.http.server import listen
 from kbroker.http.standalone import StandaloneServer
 from kbroker.metrics.exposition import content_type, text_of
+from kbroker.page.child import Commands
+from kbroker.page.facts import PageFacts
+from kbroker.page.outputs import PATHS, OutputPages
 from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page
 from kbroker.settings.exposure import is_loopback
 from kbroker_tools.exporter.collector import Collector, Options
@@ -44,7 +47,15 @@ def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms:
                          note, refuse, source.note)
     shared.begin()
     note(f'serving http://{where}/metrics')
-    server.run(listener, routes_of(shared, source), only_local_names=is_loopback(host))
+    commands = Commands(server.reactor, server.timers)
+
+    def last_facts() -> Generator[object, None, PageFacts]:
+        yield from ()
+        return source.facts(shared.facts, shared.problem)
+
+    outputs = OutputPages(commands, last_facts)
+    server.run(listener, [*routes_of(shared, source), *routes_of_outputs(outputs)],
+               only_local_names=is_loopback(host), at_end=commands.close)
     if refused:
         raise refused[0]
 
@@ -81,3 +92,15 @@ def routes_of(shared: SharedFacts, source: PageSource) -> list[Route]:
 
     return [Route('/', show_page), *(Route(path, show_file) for path in FILES), Route('/metrics', metrics),
             Route('/livez', is_alive, is_open=True), Route('/readyz', is_ready, is_open=True)]
+
+
+def routes_of_outputs(outputs: OutputPages) -> list[Route]:
+    """Return the routes of the pages that commands write. The commands ask the cluster themselves."""
+    def show(request: HttpRequest) -> Answer:
+        def parts() -> Generator[object]:
+            found = yield from outputs.answer(request.path, request.query)
+            yield Answer([found.body], found.status, found.content_type, found.headers)
+
+        return Answer(parts())
+
+    return [Route(path, show) for path in PATHS]
