@@ -37,6 +37,8 @@ OLD_MS = 60_000
 """An open transaction of this age, in milliseconds, is shown as a warning."""
 SOON_MS = 30 * 86_400_000
 LEAST_FREE = 0.1
+LEAST_WHOLE = 10
+"""Rates below it have a decimal."""
 SUMMED_AT_ONCE = 1000
 REFRESHES = element('meta', name='refreshes', content='5000')
 """Tells the script to fetch the page again, after so many milliseconds."""
@@ -191,12 +193,15 @@ def _series(facts: PageFacts) -> Markup | None:
 
 
 def _rate(series: Series, value: float) -> str:
-    return f'{words_for_bytes(value)}/s' if series.unit == 'bytes' else f'{value:,.0f} /s'
+    if series.unit == 'bytes':
+        return f'{words_for_bytes(value)}/s'
+    return f'{value:,.1f} /s' if 0 < value < LEAST_WHOLE else f'{value:,.0f} /s'
 
 
 def _sparkline(series: Series) -> Markup:
     """Return a figure with the values as a line. Its height is the largest value."""
     values = list(series.values) or [0.0]
+    values = values * 2 if len(values) == 1 else values     # one value is a level line
     most = max(values)
     scale = 40 / most if most > 0 else 0
     step = 200 / max(len(values) - 1, 1)

@@ -152,6 +152,12 @@ def test_a_sparkline_says_its_values_in_words():
     assert read(PageFacts('x', 'kbroker', 'id', NOW_MS, series=[Series('bytes in', 'bytes', [], 10)])).tags
 
 
+def test_a_single_value_is_a_level_line_and_a_small_rate_has_a_decimal():
+    found = read(PageFacts('x', 'kbroker', 'id', NOW_MS, series=[Series('records in', 'records', [0.3], 10)]))
+    assert [attributes['points'] for tag, attributes in found.tags if tag == 'polyline'] == ['0.0,2.0 200.0,2.0']
+    assert '0.3 /s' in found.text
+
+
 def test_a_command_to_copy_reaches_the_same_cluster_and_is_quoted():
     facts = PageFacts('x', 'kbroker', 'id', NOW_MS, place_options=('--data-dir', '/my data'))
     command = ('kbroker-transactions', 'history', *as_argument('a;b'))
