@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.base.errors import ConfigError
-from kbroker_tools.base.command import FILE, SETTINGS, Command, ToolError, version_option
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, version_option
+from kbroker_tools.cluster.opening import live_cluster_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -20,9 +21,7 @@ LISTEN = '127.0.0.1:9308'
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@click.option('--bootstrap-server', metavar='HOST:PORT,...', required=True, help='The cluster to watch.')
-@click.option('--command-config', type=FILE, metavar='FILE',
-              help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.')
+@live_cluster_options
 @click.option('--listen', default=LISTEN, show_default=True, metavar='HOST:PORT',
               help='The address for Prometheus. An empty host means every interface, port 0 a free port.')
 @click.option('--interval', type=click.FloatRange(0, 86_400), default=10, show_default=True, metavar='SECONDS',
