@@ -462,7 +462,7 @@ def _at_timeout(facts: Facts) -> str:
     if row.timeout_ms == NEVER_TIMES_OUT_MS:
         return 'nothing, until its producer commits or aborts, as its external coordinator decides'
     if not facts.is_live:
-        return ('nothing while no broker runs; then the producer ends it, or the coordinator aborts it, from '
+        return ('while a broker runs on this directory, the producer ends it, or the coordinator aborts it, from '
                 f'{expires_at} on (timeout {words_for_duration(row.timeout_ms)})')
     interval = f'it checks every {words_for_duration(facts.expiry_interval_ms)}'
     left_ms = facts.expires_at_ms - facts.now_ms
@@ -588,7 +588,7 @@ def _reload(facts: Facts) -> Advice:
 
 
 def _once_it_runs(facts: Facts, text: str) -> str:
-    return text if facts.is_live else f'once a broker runs on this directory: {text}'
+    return text if facts.is_live else f'while a broker runs on this directory: {text}'
 
 
 # ---- the table, in which the first cause that fits is the verdict

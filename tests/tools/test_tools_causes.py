@@ -275,7 +275,7 @@ def test_two_phase_commit_waits_for_a_decision(stage):
     assert verdict.command == f'{COMMAND} force-terminate --transactional-id billing'
 
 
-@pytest.mark.parametrize(('timeout_ms', 'next_step'), [(2147483647, 'nothing'), (900_000, 'nothing while no broker')])
+@pytest.mark.parametrize(('timeout_ms', 'next_step'), [(2147483647, 'nothing'), (900_000, 'while a broker runs')])
 def test_a_prepared_transaction_that_its_client_kept_waits_for_the_coordinator_outside(stage, timeout_ms, next_step):
     stage.row(ID, 'Ongoing', (7, 3), 600, start=600, partitions=[ORDERS], timeout_ms=timeout_ms)
     stage.data(ORDERS, (7, 3), 600)
@@ -293,7 +293,8 @@ def test_a_prepared_transaction_that_its_client_kept_waits_for_the_coordinator_o
 
 @pytest.mark.parametrize(('timeout_ms', 'cause', 'next_step'), [
     (2147483647, 'two-phase-spark', 'nothing, until the query'),
-    (900_000, 'in-progress', 'nothing while no broker runs; then the producer ends it, or the coordinator aborts it')])
+    (900_000, 'in-progress',
+     'while a broker runs on this directory, the producer ends it, or the coordinator aborts it')])
 def test_a_transaction_of_a_spark_query_is_ended_by_the_tool_that_reads_its_ledger(
         stage, timeout_ms, cause, next_step):
     name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'

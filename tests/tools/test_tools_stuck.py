@@ -59,8 +59,8 @@ def test_two_looks_after_the_timeout_the_coordinator_is_at_fault():
 
 def test_offline_nothing_happens_and_the_command_is_for_later():
     verdict = judge(replace(OPEN, is_live=False))
-    assert verdict.next.startswith('nothing while no broker runs')
-    assert verdict.advice.startswith('once a broker runs on this directory')
+    assert verdict.next.startswith('while a broker runs on this directory')
+    assert verdict.advice.startswith('while a broker runs on this directory')
 
 
 def test_a_transaction_that_the_coordinator_has_is_ended_as_a_whole():
