@@ -16,7 +16,8 @@ JUDGES = ROOT / 'build' / 'judges'
 """The directory that keeps fetched and compiled judges between runs."""
 
 TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'go': ('go',), 'browser': ('chromium',),
-         'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',)}
+         'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',),
+         'prometheus': ('prometheus', 'promtool')}
 """Maps a marker to the programs that its tests need."""
 
 
