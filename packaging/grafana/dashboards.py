@@ -58,14 +58,14 @@ def number(title, query, unit='short', steps=((None, 'text'),), about=''):
 
 
 def table(title, query, unit='short', width=12, about=''):
-    """Return a panel with a row for each series."""
+    """Return a panel with a row for each series. The value of an info metric is always 1, so it is hidden."""
+    hidden = ['Time', '__name__', 'instance', 'job', *(['Value'] if '_info{' in query else [])]
     panel = _panel('table', title, [(query, '')], width, 8, about)
     panel['targets'][0] |= {'format': 'table', 'instant': True, 'range': False}
     panel['fieldConfig']['defaults'] = {'unit': unit}
     panel['options'] = {'showHeader': True, 'cellHeight': 'sm'}
     panel['transformations'] = [{'id': 'organize', 'options': {
-        'excludeByName': {name: True for name in ('Time', '__name__', 'instance', 'job')}, 'indexByName': {},
-        'renameByName': {}}}]
+        'excludeByName': dict.fromkeys(hidden, True), 'indexByName': {}, 'renameByName': {}}}]
     return panel
 
 
@@ -289,10 +289,10 @@ def dashboard(uid, title, instances, rows):
         'time': {'from': 'now-1h', 'to': 'now'}, 'timepicker': {}, 'links': [], 'annotations': {'list': []},
         'templating': {'list': [
             {'name': 'datasource', 'label': 'Data source', 'type': 'datasource', 'query': 'prometheus', 'hide': 0,
-             'refresh': 1, 'regex': '', 'multi': False, 'includeAll': False, 'options': [], 'current': {}},
+             'refresh': 1, 'regex': '', 'multi': False, 'includeAll': False, 'options': []},
             {'name': 'instance', 'label': 'Instance', 'type': 'query', 'datasource': DATA_SOURCE,
-             'definition': query, 'query': {'query': query, 'refId': 'instance'}, 'hide': 0, 'refresh': 2, 'sort': 1,
-             'regex': '', 'multi': False, 'includeAll': False, 'options': [], 'current': {}}]},
+             'query': {'query': query, 'refId': 'instance'}, 'hide': 0, 'refresh': 2, 'sort': 1,
+             'regex': '', 'multi': False, 'includeAll': False, 'options': []}]},
         'panels': [{'id': number, **panel} for number, panel in enumerate(panels, 1)]}
 
 
