@@ -48,8 +48,8 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """Serves all frames. `node` becomes the `request.node` of handlers, and gets the `request_counts`. `tick` writes the appends that were deferred to
-    the end of a tick."""
+    """Serves all frames. `node` becomes the `request.node` of handlers, and gets the `request_counts`. `tick` writes
+    the appends that were deferred to the end of a tick."""
     cdef object _node
     cdef Tick _tick
     cdef TurnWatch _watch
