@@ -16,6 +16,7 @@ __all__ = [
     'GroupInfo',
     'GroupListing',
     'GroupMemberInfo',
+    'GroupMetadata',
     'KafkaError',
     'LogDirectory',
     'NewTopic',
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from kbroker.client.outcomes import Delivery
     from kbroker.client.producer import Producer
     from kbroker.client.rebalance_listener import RebalanceListener
+    from kbroker.client.transaction_manager import GroupMetadata
     from kbroker.client.transaction_state import (
         FatalProducerError,
         PreparedTransaction,
@@ -90,6 +92,7 @@ else:
         'GroupInfo': 'kbroker.client.descriptions',
         'GroupListing': 'kbroker.client.descriptions',
         'GroupMemberInfo': 'kbroker.client.descriptions',
+        'GroupMetadata': 'kbroker.client.transaction_manager',
         'KafkaError': 'kbroker.base.errors',
         'LogDirectory': 'kbroker.client.descriptions',
         'NewTopic': 'kbroker.client.admin',

@@ -52,7 +52,7 @@ from kbroker.client.time_limit import OutOfTime
 from kbroker.client.topics_in_use import TopicsInUse, passes
 from kbroker.client.transaction import Transaction
 from kbroker.client.transaction_handle import end_by_handle
-from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
+from kbroker.client.transaction_manager import GroupMetadata, TransactionManager, as_group
 from kbroker.client.transaction_state import (
     IllegalProducerState,
     PreparedTransaction,
@@ -281,11 +281,16 @@ class Producer:
         self.transactions.begin()
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-                                    group: GroupMetadata) -> None:
-        """Add offsets to the transaction, which commits them for a consumer group (consume, transform, produce)."""
+                                    group: GroupMetadata | str) -> None:
+        """Add offsets to the transaction, which commits them for a consumer group (consume, transform, produce).
+
+        `group` is `group_metadata` of the consumer. With the group's id alone, the broker cannot refuse the offsets of
+        a consumer that has lost its partitions.
+        """
         self._use.check()
-        if offsets:
-            self.transactions.send_offsets(as_offsets(offsets), group)
+        wanted, metadata = as_offsets(offsets), as_group(group)
+        if wanted:
+            self.transactions.send_offsets(wanted, metadata)
 
     def commit_transaction(self) -> None:
         """Commit the transaction. Return when the coordinator has stored the decision.

@@ -31,7 +31,7 @@ class TransactionalProducer(Protocol):
     def prepare_transaction(self) -> PreparedTransaction: ...
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-                                    group: GroupMetadata) -> None: ...
+                                    group: GroupMetadata | str) -> None: ...
 
 
 class Transaction:
@@ -69,8 +69,7 @@ class Transaction:
             offsets: Mapping[TopicPartition, OffsetAndMetadata | int] = consumer
         else:
             offsets, group = consumer.offsets_to_commit(), group or consumer.group_metadata
-        self._producer.send_offsets_to_transaction(
-            offsets, GroupMetadata(group) if isinstance(group, str) else group)
+        self._producer.send_offsets_to_transaction(offsets, group)
 
     def prepare(self) -> PreparedTransaction:
         """Wait until each record is written, and prepare the transaction: only `Producer.complete` can end it

@@ -63,6 +63,16 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+def as_group(given: GroupMetadata | str) -> GroupMetadata:
+    """Return the metadata of a group, for which its id is enough. Raise TypeError for anything else."""
+    if isinstance(given, str):
+        return GroupMetadata(given)
+    if not isinstance(given, GroupMetadata):
+        raise TypeError(f'found {type(given).__name__} as a group, expected its id as str, or `group_metadata` of a '
+                        'consumer')
+    return given
+
+
 class TransactionManager:
     """The transaction protocol of one producer.
 

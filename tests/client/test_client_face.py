@@ -21,9 +21,9 @@ from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
 
 def test_the_names_of_the_client_are_those_of_its_list():
     assert sorted(kbroker.client.__all__) == [
-        'Acl', 'Admin', 'ConfigEntry', 'ConfigSynonym', 'ConsumedBatch', 'Consumer', 'Delivery',
-        'FatalProducerError', 'GroupInfo', 'GroupListing', 'GroupMemberInfo', 'KafkaError', 'LogDirectory',
-        'NewTopic', 'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'ProducerInfo',
+        'Acl', 'Admin', 'ConfigEntry', 'ConfigSynonym', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError',
+        'GroupInfo', 'GroupListing', 'GroupMemberInfo', 'GroupMetadata', 'KafkaError', 'LogDirectory', 'NewTopic',
+        'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'ProducerInfo',
         'RebalanceListener', 'Record', 'ReplicaSize', 'ScramCredentialInfo', 'ScramCredentialUpsertion', 'ShareOffset',
         'Slices', 'StreamsGroupInfo', 'StreamsMemberInfo', 'SubtopologyInfo', 'TopologyDescription',
         'TopologyNode', 'TransactionError', 'TransactionInfo', 'TransactionListing']

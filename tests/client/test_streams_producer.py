@@ -272,6 +272,24 @@ def test_offsets_become_part_of_a_transaction():
         assert (commit.generation_id_or_member_epoch, commit.member_id) == (3, 'm')
 
 
+def test_offsets_of_a_group_need_only_its_id():
+    cluster = FakeCluster()
+    producer, _ = begun(cluster)
+    producer.send_offsets_to_transaction({('t', 0): 5}, 'g')
+    (commit,) = [request for name, request in cluster.calls if name == 'TxnOffsetCommit']
+    assert (commit.group_id, commit.generation_id_or_member_epoch, commit.member_id) == ('g', -1, '')
+
+
+@pytest.mark.parametrize('offsets', [{('t', 0): 5}, {}], ids=['offsets', 'none'])
+@pytest.mark.parametrize(('group', 'found'), [(b'g', 'bytes'), (None, 'NoneType'), (('g', 3, 'm'), 'tuple')])
+def test_another_group_of_offsets_is_refused_before_anything_is_sent(offsets, group, found):
+    cluster = FakeCluster()
+    producer, _ = begun(cluster)
+    with pytest.raises(TypeError, match=f'found {found} as a group, expected its id as str, or `group_metadata`'):
+        producer.send_offsets_to_transaction(offsets, group)
+    assert called(cluster) == ['InitProducerId']
+
+
 def test_after_a_refused_batch_a_transaction_can_only_be_aborted():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.INVALID_RECORD]
