@@ -16,6 +16,12 @@ SMOKE = "import runpy; runpy.run_path('/smoke.py')['use']('localhost:9092')"
 RIGHTS = "print([line for line in open('/proc/1/status') if line.startswith(('Uid', 'Gid', 'CapEff', 'NoNewPrivs'))])"
 EXPECTED_RIGHTS = ['Uid:\t10001\t10001\t10001\t10001\n', 'Gid:\t10001\t10001\t10001\t10001\n',
                    'CapEff:\t0000000000000000\n', 'NoNewPrivs:\t1\n']
+METRICS = 'http://127.0.0.1:9464'
+PAGES = f"""
+import urllib.request
+for path in '/readyz', '/metrics', '/', '/page.css':
+    print(urllib.request.urlopen('{METRICS}' + path).read().decode())
+"""
 IMPORTS = """
 import importlib, pathlib, pkgutil, sysconfig, kbroker
 names = [module.name for module in pkgutil.walk_packages(kbroker.__path__, 'kbroker.')
@@ -47,10 +53,14 @@ def check_service(image):
     """Serve transactions with every restriction that a container may have, then start again on the same volume."""
     with volume() as data:
         for is_first in (True, False):
-            with container(image, *CONFINED, '--volume', f'{data}:{DATA}') as broker:
+            with container(image, *CONFINED, '--volume', f'{data}:{DATA}', '--env',
+                           f'KBROKER_SET=metrics.listen={METRICS}') as broker:
                 log = logs_when(broker, 'ready on 0.0.0.0:9092')
                 expect('is on no volume' not in log, f'no warning about the volume:\n{log}')
                 podman('healthcheck', 'run', broker)
+                pages = podman('exec', broker, 'python3', '-c', PAGES)
+                expect(pages.startswith('ok') and 'kbroker_build_info' in pages and '<main' in pages,
+                       f'that the broker is ready, its metrics and its page, found {pages}')
                 if is_first:
                     one_run(image, '--network', f'container:{broker}', '--entrypoint', 'python3', '--volume',
                             f'{ROOT / "packaging" / "smoke.py"}:/smoke.py:ro', command=['-c', SMOKE])

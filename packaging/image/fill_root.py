@@ -25,7 +25,7 @@ UNUSED_PROGRAMS = ('bin', 'sbin', 'usr/sbin', 'usr/lib/apt', 'usr/lib/dpkg', 'us
                    'usr/share/python3')
 """The directories in which no file is needed. A directory that is a link stays. mmdebstrap empties those of apt."""
 UNUSED_MODULES = ('idlelib', 'lib2to3', 'pydoc_data', 'test', 'tkinter', 'turtledemo', 'turtle.py', 'ensurepip', 'venv',
-                  'distutils', '_pydecimal.py', 'sqlite3', 'dbm', 'curses', 'wsgiref', 'xmlrpc', 'config-3*')
+                  'distutils', '_pydecimal.py', 'sqlite3', 'dbm', 'curses', 'xmlrpc', 'config-3*')
 UNUSED_EXTENSIONS = ('_sqlite3', '_dbm', '_gdbm', '_tkinter', '_curses', '_curses_panel', 'readline', 'nis', '_test*',
                      '_xxtestfuzz', '_ctypes_test', 'xxlimited*', 'audioop', 'ossaudiodev', 'spwd', '_crypt',
                      '_codecs_*')
