@@ -151,8 +151,16 @@ class HttpConnection:
             path, query = parse_target(self._request.target)
         except BadTargetError as error:
             return text_answer(HTTPStatus.BAD_REQUEST, str(error))
-        return self._routes.answer(HttpRequest(self._request.method.decode('latin-1'), path, query, headers,
-                                               self._body))
+        request = HttpRequest(self._request.method.decode('latin-1'), path, query, headers, self._body)
+        try:
+            return self._routes.answer(request)
+        except Exception:       # such as a file of the page that cannot be opened
+            return self._failure()
+
+    def _failure(self) -> Answer:
+        """Log the exception that is being handled, and return the answer to its request."""
+        logger.exception('an answer to %s failed', self._request.target[:200] if self._request else b'')
+        return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, 'the answer failed; the log says why')
 
     def _answer_and_close(self, status: int, problem: str) -> None:
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -172,9 +180,8 @@ class HttpConnection:
         try:
             is_whole = yield from self._send_answer(answer, parts)
         except Exception:       # a fault of a page must not end the broker
-            logger.exception('an answer to %s failed', self._request.target[:200] if self._request else b'')
+            failure = self._failure()
             if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                failure = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, 'the answer failed; the log says why')
                 is_whole = yield from self._send_answer(failure, iter(failure.parts))
         finally:
             if isinstance(parts, Generator):

@@ -252,3 +252,13 @@ def test_a_plain_client_of_a_tls_address_is_a_line_in_the_log(serve, caplog):
     client.send(b'GET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n')
     assert client.receive() in (b'',) or client.is_closed()
     assert 'HTTP_REQUEST' in caplog.text
+
+
+def test_a_route_that_fails_is_an_error_of_its_request_alone(serve, caplog):
+    def fail(_request):
+        raise FileNotFoundError('page.css')
+
+    client = serve(HELLO, Route('/fails', fail)).client()
+    assert client.ask('/fails')[::2] == (500, b'the answer failed; the log says why\n')
+    assert client.ask('/hello')[0] == 200
+    assert 'page.css' in caplog.text
