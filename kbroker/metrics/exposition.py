@@ -20,6 +20,8 @@ OPENMETRICS = openmetrics_exposition.CONTENT_TYPE_LATEST
 END_OF_OPENMETRICS = b'# EOF\n'
 SAMPLES_AT_ONCE = 64
 """The samples of one part. Formatting them takes less than a millisecond."""
+SKIPPED_AT_ONCE = 512
+"""The samples beyond MOST_SERIES that are counted in one part."""
 
 
 class _OneFamily:
@@ -53,7 +55,8 @@ def text_of(samples: Iterable[Sample | None], form: str) -> Iterator[bytes | Non
         assert metric is not None
         whole = generate(_OneFamily(_family(metric, part))).removesuffix(END_OF_OPENMETRICS)
         if written:
-            whole = b''.join(line for line in whole.splitlines(keepends=True) if not line.startswith(b'# '))
+            lines = whole.split(b'\n')       # a label may contain a carriage return, which ends no line
+            whole = b'\n'.join(line for line in lines if not line.startswith(b'# '))
         return whole
 
     for sample in samples:
@@ -68,6 +71,8 @@ def text_of(samples: Iterable[Sample | None], form: str) -> Iterator[bytes | Non
             metric, count, written, part = sample[0], 0, 0, []
         count += 1
         if count > MOST_SERIES:
+            if count % SKIPPED_AT_ONCE == 0:
+                yield None
             continue
         part.append(sample)
         if len(part) == SAMPLES_AT_ONCE:
