@@ -14,10 +14,12 @@ from typing import Any
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.client.arguments import milliseconds_of
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.consumed import DeliveredRecords
 from kbroker.client.errors import ClientError, PartitionOffline, error_of, known_code
+from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.reach import Reach
 from kbroker.client.readiness import await_ready
 from kbroker.client.share_member import SharedPartition, ShareMember
@@ -140,16 +142,35 @@ class ShareConsumer:
             self._cluster.limit.check('the leaders have not answered all acknowledgements')
             self._ready += self._receive(session)
 
-    def close(self) -> None:
+    def close(self, timeout_ms: int | None = None) -> None:
         """Send the outcomes of the acknowledged records, release all other acquired records, and leave the group.
 
-        A leader that cannot be reached releases its records when the connection or their lock ends.
+        The call takes at most `timeout_ms` (default: 30 s), including the logins of new connections. A leader that
+        does not answer releases its records when the connection or their lock ends. If the coordinator does not answer,
+        the group removes the member when its session times out.
         """
+        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else milliseconds_of(timeout_ms, 'timeout_ms')
         self._accept_delivered()
         self._delivered.clear()
+        with self._cluster.limit.ending_within(limit_ms):
+            self._end_sessions()
+            try:
+                self._member.leave()
+            except ClientError:
+                return      # the session of the group times out
+            except KafkaError as error:
+                if not error.code.retriable:        # retriable: for example a coordinator that still loads
+                    raise
+
+    def _end_sessions(self) -> None:
+        """End all share sessions. A leader that does not answer does not keep the requests from the other leaders."""
         for session in list(self._sessions.values()):
             try:
                 session.send_acknowledgements(is_last=True)
+            except ClientError as error:
+                self._drop(session, error)
+        for session in list(self._sessions.values()):
+            try:
                 while session.connection.in_flight:
                     answer, sent = session.receive(self._limit_ms)
                     self._check_acknowledged(answer, sent)
@@ -157,13 +178,6 @@ class ShareConsumer:
                 self._drop(session, error)      # an interrupt may have left half a frame behind
             session.connection.close()
         self._sessions.clear()
-        try:
-            self._member.leave()
-        except ClientError:
-            return      # the session of the group times out
-        except KafkaError as error:
-            if not error.code.retriable:        # retriable: for example a coordinator that still loads
-                raise
 
     # ---- requests
 

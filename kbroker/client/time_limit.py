@@ -40,6 +40,16 @@ class TimeLimit:
         self._final_end_ms = self._clock.monotonic_ms() + limit_ms
 
     @contextmanager
+    def ending_within(self, limit_ms: int) -> Iterator[None]:
+        """Limit a block as `end_within` does: after `limit_ms`, even the opening of a connection fails."""
+        outer_ms = self._final_end_ms
+        self.end_within(int(self.finally_left_ms(limit_ms)))
+        try:
+            yield
+        finally:
+            self._final_end_ms = outer_ms
+
+    @contextmanager
     def within(self, limit_ms: float) -> Iterator[None]:
         """Limit a block. After `limit_ms`, or at the end of an enclosing limited block, calls raise OutOfTime."""
         outer_ms, end_ms = self._call_end_ms, self._clock.monotonic_ms() + int(limit_ms)

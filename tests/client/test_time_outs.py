@@ -234,6 +234,28 @@ def test_a_poll_of_a_share_consumer_ends_though_no_answer_arrives(late):
         consumer.close()
 
 
+def test_a_share_consumer_closes_in_time_though_no_answer_arrives(late):
+    """The acknowledgements that no leader has answered are reported."""
+    refused = []
+    with closing(Cluster(ClientConfig.load(late.address))) as cluster:
+        consumer = ShareConsumer(cluster, ShareConsumerSettings('closing'),
+                                 on_refused=lambda at, error: refused.append(at[1:]))
+        consumer.subscribe(['t'])
+        while not consumer._sessions:
+            consumer.poll(50)
+        with Producer(late.address) as producer:
+            producer.send('t', b'b', partition=0)
+        while not consumer.poll(50):
+            pass
+        late.hold()
+        consumer.close(timeout_ms=50)
+        assert set(refused) == {('t', 0)}
+        with pytest.raises(ValueError, match='found -1 as timeout_ms, expected 0 or more'):
+            consumer.close(timeout_ms=-1)
+        late.release()
+        assert cluster.refresh().topics, 'the limit was that of the close'
+
+
 def repeated(call):
     """Repeat a call with a short time-out until it succeeds. Return its result."""
     while True:
