@@ -28,6 +28,7 @@ MOST_BYTES = 8 << 20
 READ_BYTES = 1 << 16
 NICENESS = 10
 FIRST_FOR_OOM_KILLER = '1000'
+STOPS = 'the server stops'
 COLUMNS = '110'
 """The width of the output in columns."""
 PACKAGES = str(Path(__file__).parents[2])
@@ -69,6 +70,7 @@ class Commands:
         self._most_bytes = most_bytes
         self._running: set[Child] = set()
         self._waiting: deque[Pause] = deque()
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._running)
@@ -84,7 +86,13 @@ class Commands:
             turn = Pause()
             self._waiting.append(turn)
             yield from turn.wait()
-        child = Child(self._reactor, [sys.executable, '-P', '-m', *arguments], self._most_bytes)
+        if self._is_closed:
+            return Result(0, b'', '', STOPS)
+        try:
+            child = Child(self._reactor, [sys.executable, '-P', '-m', *arguments], self._most_bytes)
+        except OSError:
+            self._begin_next()
+            raise
         self._running.add(child)
         seconds = self._limit_ms / 1000
         timer = self._timers.after(self._limit_ms, lambda: child.end(f'it took longer than {seconds:g} s'))
@@ -94,14 +102,20 @@ class Commands:
             timer.cancel()
             child.end('its page is not needed any more')
             self._running.discard(child)
-            if self._waiting:
-                self._waiting.popleft().end()
+            self._begin_next()
         return child.result()
 
+    def _begin_next(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().end()
+
     def close(self) -> None:
-        """End all commands."""
+        """End all commands. Those that wait do not begin."""
+        self._is_closed = True
         for child in list(self._running):
-            child.end('the server stops')
+            child.end(STOPS)
+        while self._waiting:
+            self._begin_next()
 
 
 def environment() -> dict[str, str]:
