@@ -73,7 +73,8 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     untrusted records.
 
     When it ends, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves
-    the group. It waits at most 30 s for the coordinator, as Kafka's tool does. A second Ctrl-C ends the wait.
+    the group. It waits at most 30 s for the coordinator, as Kafka's tool does. With --timeout-ms it waits for the rest
+    of this time and 1 s. A second Ctrl-C ends the wait.
     """
     overrides = parse_properties('--command-property', options['command_property'])
     if options['group_protocol'] is not None:

@@ -31,6 +31,8 @@ LOOK_MS = 1000
 """The longest time in milliseconds until a partition that went offline is reported."""
 STEP_MS = 50
 """The longest time in milliseconds after which a reader of ranges checks whether it has reached their ends."""
+CLOSE_GRACE_MS = 1000
+"""The time that closing a consumer may always take, even if the time of `--timeout-ms` is over."""
 MOST_NAMED = 10
 INT64_MAX = 2**63 - 1
 
@@ -104,6 +106,7 @@ class OfflineNotes:
         self._consumer = consumer
         self._output = Output()
         self._named: set[TopicPartition] = set()
+        self._poll_end_s: float | None = None
 
     def polls(self, timeout_ms: int | None) -> Iterator[list[Any]]:
         """Yield the result of each poll. End when no record arrives for `timeout_ms`; with None, poll forever.
@@ -143,9 +146,20 @@ class OfflineNotes:
         """The partitions without a leader, which were reported."""
         return frozenset(self._named)
 
+    def close_ms(self, timeout_ms: int | None) -> int:
+        """Return how many milliseconds the consumer may take to close: the time that is left of `timeout_ms` since the
+        last poll began, and CLOSE_GRACE_MS."""
+        from kbroker.client.membership import CLOSE_TIMEOUT_MS
+        if timeout_ms is None:
+            return CLOSE_TIMEOUT_MS
+        left_ms = timeout_ms
+        if self._poll_end_s is not None:
+            left_ms = max(round((self._poll_end_s - time.monotonic()) * 1000), 0)
+        return min(left_ms + CLOSE_GRACE_MS, CLOSE_TIMEOUT_MS)
+
     def _poll(self, timeout_ms: int) -> list[Any]:
         """Poll the consumer in steps of at most LOOK_MS. After each step, report partitions that went offline."""
-        end_s = time.monotonic() + timeout_ms / 1000
+        self._poll_end_s = end_s = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = max(round((end_s - time.monotonic()) * 1000), 0)
             found = self._consumer.poll(min(left_ms, LOOK_MS))
@@ -190,7 +204,7 @@ class BrokerSource:
             self._consumer.seek(topic, partition, offset)
 
     def close(self) -> None:
-        self._consumer.close()
+        self._consumer.close(timeout_ms=self._offline.close_ms(self._timeout_ms))
 
 
 class BrokerRanges:

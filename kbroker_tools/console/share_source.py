@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker_tools.base.render import warn
 from kbroker_tools.console.message_source import OfflineNotes, opening_ms
@@ -31,7 +30,6 @@ class ShareSource:
     that cannot be shown, and releases all others."""
 
     def __init__(self, cluster: Cluster, consumer: ShareConsumer, outcome: AcknowledgeType, timeout_ms: int | None):
-        self._cluster = cluster
         self._consumer = consumer
         self._offline = OfflineNotes(cluster, consumer)
         self._outcome = outcome
@@ -57,9 +55,8 @@ class ShareSource:
         self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT
 
     def close(self) -> None:
-        self._cluster.end_within(CLOSE_TIMEOUT_MS)
         self._acknowledge()
-        self._consumer.close()
+        self._consumer.close(self._offline.close_ms(self._timeout_ms))
 
     def _acknowledge(self) -> None:
         for place, outcome in self._outcomes.items():
