@@ -15,7 +15,7 @@ from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
-from kbroker.client.errors import ClientError, PartitionOffline, check, error_of, known_code
+from kbroker.client.errors import AnswerTimeout, ClientError, PartitionOffline, check, error_of, known_code
 from kbroker.client.time_limit import OPENING_MS, OutOfTime, TimeLimit
 from kbroker.protocol import messages
 
@@ -290,11 +290,16 @@ class Cluster:
             try:
                 with self.limit.at_least(patience_ms):
                     connection = Connection(host, port, self.config, node_id, self._clock, self.limit)
+            except (AnswerTimeout, OutOfTime) as error:
+                # After request.timeout.ms, too, the call has no time for another address: the next call tries it.
+                if isinstance(error, AnswerTimeout) and self.limit.left_ms(1) > 0:
+                    raise
+                self._opening_ms[host, port] = min(2 * patience_ms, self.config.connection_setup_timeout_ms)
+                if self.limit.is_bounded:
+                    raise OutOfTime(str(error)) from error
+                raise
             except ClientError as error:
                 error.is_lasting = error.is_lasting and (host, port) not in self._proven
-                raise
-            except OutOfTime:
-                self._opening_ms[host, port] = min(2 * patience_ms, self.config.connection_setup_timeout_ms)
                 raise
             self._opening_ms.pop((host, port), None)
             self._proven.add((host, port))

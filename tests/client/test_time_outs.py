@@ -322,6 +322,21 @@ def test_an_address_that_does_not_answer_takes_a_second_of_a_poll_and_later_more
         assert given == [OPENING_MS, 2000, 4000, 8000, 10_000, 10_000]
 
 
+def test_a_call_whose_time_is_over_leaves_the_other_addresses_to_the_next_one():
+    asked = []
+
+    def silent(name):
+        return lambda connection: connection.recv(1000) and (asked.append(name), connection.recv(1))
+
+    with serving(silent('a')) as first, serving(silent('b')) as second:
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{first},127.0.0.1:{second}', overrides={
+            'request.timeout.ms': '100'}), ManualClock())
+        for expected in (['a'], ['a', 'b']):
+            with cluster.within(0), pytest.raises(OutOfTime):
+                cluster.any()
+            assert asked == expected
+
+
 # ---- the time limit and the connection by themselves
 
 def test_an_answer_that_was_late_is_that_of_the_next_equal_call():
