@@ -21,7 +21,7 @@ C_DIRECTORY = os.environ.get('KBROKER_C_DIRECTORY', 'build/cython-debug' if DEBU
 DIRECTIVES = {
     'language_level': 3,
     'embedsignature': True,
-    # Nothing pickles or copies an object of a compiled class. Cython's methods for it were an eighth of the machine code.
+    # Nothing pickles or copies objects of compiled classes. Cython's methods for it were an eighth of the machine code.
     'auto_pickle': False,
     'boundscheck': DEBUG,
     'wraparound': DEBUG,
