@@ -175,6 +175,7 @@ class HttpConnection:
 
     def _serve(self, answer: Answer) -> Generator[object]:
         """Send an answer, then take the next request."""
+        yield None      # the first part of a work runs in the turn of its connection, and many requests come in a tick
         parts = iter(answer.parts)
         is_whole = False
         try:
