@@ -6,6 +6,7 @@ Pages stay in the places where a code host shows them, so mkdocs receives a copy
 become pages of the site. The site works from a directory as well as from a server, and loads nothing from elsewhere.
 """
 import json
+import lzma
 import os
 import pathlib
 import runpy
@@ -20,6 +21,7 @@ from mkdocs.config import load_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ('*.md', 'docs/*.md', 'docs/*.svg', 'bench/*.md', 'bench/*.svg')
+LIST_OF_TESTS = 'docs/tests.html'
 ABOUT = 'About kbroker'
 """The last group of pages in mkdocs.yml. The search shows them after the pages for users."""
 
@@ -50,7 +52,8 @@ def build_site(site: pathlib.Path) -> None:
 def write_archive(archive: pathlib.Path) -> None:
     """Write the site as one archive, which an sdist and its wheel carry. Equal pages give an equal archive."""
     time_s = int(os.environ.get('SOURCE_DATE_EPOCH', '0'))
-    with tempfile.TemporaryDirectory() as directory, tarfile.open(archive, 'w:xz', preset=9) as written:
+    with (tempfile.TemporaryDirectory() as directory,
+          tarfile.open(archive, 'w:xz', preset=9 | lzma.PRESET_EXTREME) as written):
         site = pathlib.Path(directory)
         build_site(site)
         for path in sorted(path for path in site.rglob('*') if path.is_file()):
@@ -76,7 +79,8 @@ def on_post_build(config: Any) -> None:
     rows = []
     for row in found:
         page, mark, _ = row['location'].partition('#')
-        if mark:        # an entry of a whole page repeats the text of its sections
+        # An entry of a whole page repeats the text of its sections. The list of all tests is for those who read the code.
+        if mark and page != LIST_OF_TESTS:
             rows.append([row['location'], row['title'], titles[page], ' '.join(row['text'].split()),
                          int(page in about)])
     (site / 'sections.js').write_text('const SECTIONS = ' + json.dumps(rows, ensure_ascii=False,

@@ -155,7 +155,8 @@ SETTINGS_THAT_DIFFER = {
 }
 """Maps each broker setting that kbroker describes differently from Kafka to the reason."""
 
-UNKNOWN_TO_KAFKAS_TABLE = {'super.users', 'allow.everyone.if.no.acl.found', 'ssl.crl.location'}
+UNKNOWN_TO_KAFKAS_TABLE = {'super.users', 'allow.everyone.if.no.acl.found', 'ssl.crl.location', 'metrics.listen',
+                           'metrics.token.file'}
 """Settings that Kafka does not describe: its authorizer reads two of them, and Kafka does not have the third."""
 
 
