@@ -79,7 +79,7 @@ def on_post_build(config: Any) -> None:
     rows = []
     for row in found:
         page, mark, _ = row['location'].partition('#')
-        # An entry of a whole page repeats the text of its sections. The list of all tests is for those who read the code.
+        # An entry of a whole page repeats the text of its sections. The list of all tests is for readers of the code.
         if mark and page != LIST_OF_TESTS:
             rows.append([row['location'], row['title'], titles[page], ' '.join(row['text'].split()),
                          int(page in about)])
