@@ -143,7 +143,7 @@ def test_a_directory_of_the_levels_of_4_4_is_served_by_both_and_refused_by_kafka
             if own.error_code != ErrorCode.NONE:
                 assert own == theirs, expected
         assert kafka.errors() == []
-        for _ in range(3):      # Kafka may halt before it has logged the reason, above all while its classes load slowly
+        for _ in range(3):      # Kafka may halt before it has logged the reason, above all while its classes load
             with pytest.raises(AssertionError):
                 earlier.start()
             if any("name='metadata.version', featureLevel=33" in line and 'only supports versions 7-30' in line
