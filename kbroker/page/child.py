@@ -1,7 +1,8 @@
 """Commands that run as child processes. The loop of the caller reads their output, and stays free meanwhile.
 
 A command starts without a shell, in a process group of its own. Its time and its output are bounded. In the end its
-group is killed. It gets less of the processor than the broker, and is the first that the kernel ends if memory lacks.
+group is killed. If the caller is killed, the command ends with it (`with_parent`). It gets less of the processor than
+the broker, and is the first that the kernel ends if memory lacks.
 """
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Commands:
         if self._is_closed:
             return Result(0, b'', '', STOPS)
         try:
-            child = Child(self._reactor, [sys.executable, '-P', '-m', *arguments], self._most_bytes)
+            child = Child(self._reactor, [sys.executable, '-P', '-m', 'kbroker.page.with_parent', str(os.getpid()),
+                                          *arguments], self._most_bytes)
         except OSError:
             self._begin_next()
             raise

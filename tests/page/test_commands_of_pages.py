@@ -1,4 +1,6 @@
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -93,6 +95,39 @@ def state_of(pid):
             return stat.read().rpartition(')')[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return 'Z'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='only Linux ends a process with its parent')
+def test_a_command_ends_when_its_server_is_killed(tmp_path, monkeypatch):
+    module(tmp_path, monkeypatch, 'import time; print(flush=True); time.sleep(600)')
+    server = '''
+import os, signal
+from kbroker.base.clock import Clock, Timers
+from kbroker.network.reactor import Reactor
+from kbroker.page.child import Commands
+timers = Timers(Clock())
+reactor = Reactor(Clock(), timers)
+commands = Commands(reactor, timers)
+steps = commands.run(['acted'])
+next(steps)
+[child] = commands._running
+print(child._process.pid, flush=True)
+while not child._output:
+    reactor.run_once(1000)
+os.kill(os.getpid(), signal.SIGKILL)
+'''
+    ended = subprocess.run([sys.executable, '-c', server], capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    gone_by = time.monotonic() + 60
+    while is_there(int(ended.stdout)) and state_of(int(ended.stdout)) != 'Z':
+        assert time.monotonic() < gone_by
+
+
+def test_a_command_whose_server_has_ended_already_does_not_begin():
+    ended = subprocess.run([sys.executable, '-m', 'kbroker.page.with_parent', '1', 'this'], capture_output=True,
+                           text=True)
+    assert (ended.returncode, ended.stdout) == (1, '')
+    assert ended.stderr == 'the process 1, which started this command, has ended\n'
 
 
 def test_the_limit_of_a_command_ends_it(loop, tmp_path, monkeypatch):
