@@ -242,8 +242,10 @@ class Broker:
         self._release(self.node.close)
 
     def reload(self) -> None:
-        """Continue the audit in a new file, and read the TLS files again if they have changed."""
+        """Continue the audit in a new file, and read the token of the metrics and changed TLS files again."""
         self.node.audit.reopen()
+        if self._monitoring is not None:
+            self._monitoring.reload()
         if self._tls is not None:
             self._tls.reload()
 
@@ -283,15 +285,14 @@ class Broker:
 
     def _answer_about_start(self) -> None:
         """Bind `metrics.listen`, and answer there that the broker starts."""
-        from kbroker.daemon.monitoring import Monitoring, read_token  # slow to import, and not always used
+        from kbroker.daemon.monitoring import Monitoring  # slow to import, and not always used
 
         listener = self.config.metrics_listener
         assert listener is not None
         for warning in check_exposed_metrics(self.config, listener):
             logger.warning('%s', warning)
-        token = read_token(self.config, logger)
         context = partial(self._tls_contexts().context, listener.name) if listener.has_tls else None
-        self._monitoring = Monitoring(self.config, token, context)
+        self._monitoring = Monitoring(self.config, context, logger)
 
     def _serve_metrics(self, monitoring: Monitoring) -> None:
         """Answer on `metrics.listen` for a broker that has started."""

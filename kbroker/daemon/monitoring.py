@@ -84,15 +84,22 @@ class Monitoring:
     samples of all metrics.
     """
 
-    def __init__(self, config: Config, token: str | None, context: Callable[[], ssl.SSLContext] | None):
-        """Bind the address, and answer from a thread until `serve`. Raise OSError if the address is not available."""
+    def __init__(self, config: Config, context: Callable[[], ssl.SSLContext] | None, logger: logging.Logger):
+        """Bind the address, and answer from a thread until `serve`.
+
+        Raise OSError if the address is not available, or the file of the token cannot be read. Raise ConfigError if
+        that file holds no token.
+        """
         listener = config.metrics_listener
         assert listener is not None
-        self._token = token
+        self._config = config
+        self._logger = logger
+        self._token = read_token(config, logger)
         self._context = context
         self._is_local = is_loopback(listener.host)
         self._listener: socket.socket = listen(listener.host, listener.port)
-        self._starting: _Starting | None = _Starting(self._listener, self._routes(starting_routes()), context)
+        self._routes = self._routes_of(starting_routes())
+        self._starting: _Starting | None = _Starting(self._listener, self._routes, context)
         self._server: HttpServer | None = None
 
     @property
@@ -111,7 +118,22 @@ class Monitoring:
         """Answer on the loop of the broker from now on. `close` calls `on_close()`."""
         self._end_start()
         self._on_close = on_close
-        self._server = HttpServer(reactor, long_work, self._listener, self._routes(routes), self._context)
+        self._routes = self._routes_of(routes)
+        self._server = HttpServer(reactor, long_work, self._listener, self._routes, self._context)
+
+    def reload(self) -> None:
+        """Read the file of the token again. If it holds no token, the last one stays in force, and the log says so."""
+        try:
+            token = read_token(self._config, self._logger)
+        except (ConfigError, OSError) as error:
+            from kbroker.base.os_errors import describe  # needed only after an error
+
+            self._logger.error('the token of the metrics is not replaced: %s',
+                               describe(error) if isinstance(error, OSError) else error)
+            return
+        if token != self._token:
+            self._token = self._routes.token = token
+            self._logger.info('the token of the metrics is replaced')
 
     def close(self) -> None:
         """Close the address and all connections."""
@@ -127,7 +149,7 @@ class Monitoring:
             self._starting.end()
             self._starting = None
 
-    def _routes(self, routes: Iterable[Route]) -> Routes:
+    def _routes_of(self, routes: Iterable[Route]) -> Routes:
         return Routes(routes, token=self._token, only_local_names=self._is_local and self._token is None)
 
 

@@ -37,7 +37,8 @@ class Routes:
 
     def __init__(self, routes: Iterable[Route], *, token: str | None = None, only_local_names: bool = False):
         self._routes = {route.path: route for route in routes}
-        self._token = token
+        self.token = token
+        """The token in force. Its owner may replace it."""
         self._only_local_names = only_local_names
 
     def answer(self, request: HttpRequest) -> Answer:
@@ -54,13 +55,13 @@ class Routes:
             return text_answer(HTTPStatus.METHOD_NOT_ALLOWED,
                                f'found the method {request.method[:20]!r}, expected {" or ".join(route.methods)}',
                                (('allow', ', '.join(route.methods)),))
-        if self._token is not None and not route.is_open and not self._has_token(request):
+        if self.token is not None and not route.is_open and not self._has_token(request):
             return text_answer(HTTPStatus.UNAUTHORIZED, 'expected the token of metrics.token.file, as Authorization: '
                                'Bearer TOKEN or as a password', CHALLENGE)
         return route.answer(request)
 
     def _has_token(self, request: HttpRequest) -> bool:
-        assert self._token is not None
+        assert self.token is not None
         scheme, _, given = request.headers.get('authorization', '').partition(' ')
         if scheme.lower() == 'basic':
             try:
@@ -69,7 +70,7 @@ class Routes:
                 return False
         elif scheme.lower() != 'bearer':
             return False
-        return hmac.compare_digest(given.strip().encode('utf-8', 'surrogateescape'), self._token.encode())
+        return hmac.compare_digest(given.strip().encode('utf-8', 'surrogateescape'), self.token.encode())
 
 
 def is_local_name(host: str) -> bool:

@@ -1,5 +1,6 @@
 """Health and metrics of a broker: during its start, on loopback, and beyond it."""
 import json
+import logging
 import pathlib
 import ssl
 import subprocess
@@ -48,11 +49,35 @@ def token_file(tmp_path):
 
 def test_a_broker_that_starts_is_alive_and_not_ready():
     config = Config({'metrics.listen': '127.0.0.1:0'})
-    monitoring = Monitoring(config, None, None)
+    monitoring = Monitoring(config, None, logging.getLogger())
     try:
         assert ask(f'{monitoring.url}livez') == (200, 'ok\n')
         assert ask(f'{monitoring.url}readyz') == (503, 'the broker starts: it reads and recovers its logs\n')
         assert ask(f'{monitoring.url}metrics')[0] == 503
+    finally:
+        monitoring.close()
+
+
+def test_a_reload_puts_a_new_token_in_force_and_keeps_the_last_one_if_the_file_has_none(token_file, caplog):
+    config = Config({'metrics.listen': '127.0.0.1:0', 'metrics.token.file': str(token_file)})
+    monitoring = Monitoring(config, None, logging.getLogger())
+
+    def status_with(token):
+        return ask(f'{monitoring.url}metrics', Authorization=f'Bearer {token}')[0]
+
+    try:
+        token_file.write_text('another-token-of-enough-characters')
+        assert (status_with(TOKEN), status_with('another-token-of-enough-characters')) == (503, 401)
+        monitoring.reload()
+        assert (status_with(TOKEN), status_with('another-token-of-enough-characters')) == (401, 503)
+        token_file.write_text('short')
+        monitoring.reload()
+        assert status_with('another-token-of-enough-characters') == 503
+        assert 'the token of the metrics is not replaced: metrics.token.file: found 5 bytes' in caplog.text
+        token_file.unlink()
+        monitoring.reload()
+        assert status_with('another-token-of-enough-characters') == 503
+        assert f'not replaced: {token_file}: No such file or directory' in caplog.text
     finally:
         monitoring.close()
 
