@@ -19,8 +19,9 @@ LAYERS = [
     {'client', 'metadata', 'network'},
     {'topics'},
     {'group', 'transaction'},
-    {'apis', 'page'},
+    {'apis'},
     {'http', 'metrics'},
+    {'page'},
     {'daemon'},
     {'__main__'},
 ]
@@ -31,7 +32,7 @@ NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
 ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': set(),
-            'http': {'daemon'}, 'metrics': {'daemon'}, 'page': {'daemon'}}
+            'http': {'daemon', 'page'}, 'metrics': {'daemon'}, 'page': {'daemon'}}
 
 TOOL_LAYERS = [
     {'base'},

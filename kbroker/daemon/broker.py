@@ -297,8 +297,9 @@ class Broker:
     def _serve_metrics(self, monitoring: Monitoring) -> None:
         """Answer on `metrics.listen` for a broker that has started."""
         # These are slow to import, and not always used.
-        from kbroker.daemon.monitoring import health_route, metrics_route, page_routes, samples_of
+        from kbroker.daemon.monitoring import metrics_route, page_routes, samples_of
         from kbroker.daemon.page_facts import SAMPLE_MS, PageSource, Throughput
+        from kbroker.http.routes import health_route
         from kbroker.page.child import Commands
         from kbroker.page.outputs import OutputPages
 

@@ -20,7 +20,7 @@ from kbroker.base.errors import ConfigError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.http.messages import Answer, HttpRequest, text_answer
-from kbroker.http.routes import Route, Routes
+from kbroker.http.routes import Route, Routes, health_route
 from kbroker.http.server import HttpServer, listen
 from kbroker.metrics import (
     certificates,
@@ -40,8 +40,9 @@ from kbroker.metrics import (
 from kbroker.metrics.exposition import content_type, text_of
 from kbroker.metrics.table import Sample
 from kbroker.network.reactor import Reactor
-from kbroker.page.outputs import PATHS, OutputPages, is_installed
-from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page
+from kbroker.page.outputs import OutputPages, is_installed
+from kbroker.page.render import HEADERS, HTML, page
+from kbroker.page.routes import file_routes, output_routes
 from kbroker.settings.exposure import is_loopback
 from kbroker.settings.file_modes import check_secret_file
 
@@ -180,15 +181,6 @@ def starting_routes() -> list[Route]:
             *(Route(path, is_starting) for path in ('/metrics', '/'))]
 
 
-def health_route(path: str, problem: Callable[[], str | None]) -> Route:
-    """Return a route that everyone may ask: 200 and `ok`, or 503 and the text of the problem."""
-    def answer(_request: HttpRequest) -> Answer:
-        found = problem()
-        return text_answer(HTTPStatus.OK, 'ok') if found is None else text_answer(HTTPStatus.SERVICE_UNAVAILABLE, found)
-
-    return Route(path, answer, is_open=True)
-
-
 def samples_of(broker: Broker) -> Iterator[Sample | None]:
     """Yield the samples of all metrics of a broker."""
     rooms: Any = broker.node        # it has the rooms that the collectors name, as attributes
@@ -228,17 +220,4 @@ def page_routes(source: PageSource, outputs: OutputPages) -> list[Route]:
 
         return Answer(parts(), content_type=HTML, headers=HEADERS)
 
-    def show_file(request: HttpRequest) -> Answer:
-        return Answer([file_of_page(request.path)], content_type=FILES[request.path])
-
-    def show_output(request: HttpRequest) -> Answer:
-        def parts() -> Generator[object]:
-            found = yield from outputs.answer(request.path, request.query)
-            yield Answer([found.body], found.status, found.content_type, found.headers)
-
-        return Answer(parts())
-
-    routes = [Route('/', show), *(Route(path, show_file) for path in FILES)]
-    if is_installed():
-        routes += [Route(path, show_output) for path in PATHS]
-    return routes
+    return [Route('/', show), *file_routes(), *(output_routes(outputs) if is_installed() else [])]

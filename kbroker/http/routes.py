@@ -26,6 +26,15 @@ class Route:
     methods: tuple[str, ...] = READING
 
 
+def health_route(path: str, problem: Callable[[], str | None]) -> Route:
+    """Return a route that everyone may ask: 200 and `ok`, or 503 and the text of the problem."""
+    def answer(_request: HttpRequest) -> Answer:
+        found = problem()
+        return text_answer(HTTPStatus.OK, 'ok') if found is None else text_answer(HTTPStatus.SERVICE_UNAVAILABLE, found)
+
+    return Route(path, answer, is_open=True)
+
+
 class Routes:
     """Answers requests by a table of routes.
 

@@ -2,19 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from http import HTTPStatus
 
 from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import Cluster
-from kbroker.http.messages import Answer, HttpRequest, text_answer
-from kbroker.http.routes import Route
+from kbroker.http.messages import Answer, HttpRequest
+from kbroker.http.routes import Route, health_route
 from kbroker.http.server import listen
 from kbroker.http.standalone import StandaloneServer
 from kbroker.metrics.exposition import content_type, text_of
 from kbroker.page.child import Commands
 from kbroker.page.facts import PageFacts
-from kbroker.page.outputs import PATHS, OutputPages
-from kbroker.page.render import FILES, HEADERS, HTML, file_of_page, page
+from kbroker.page.outputs import OutputPages
+from kbroker.page.render import HEADERS, HTML, page
+from kbroker.page.routes import file_routes, output_routes
 from kbroker.settings.exposure import is_loopback
 from kbroker_tools.exporter.collector import Collector, Options
 from kbroker_tools.exporter.metrics import samples
@@ -54,7 +54,7 @@ def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms:
         return source.facts(shared.facts, shared.problem)
 
     outputs = OutputPages(commands, last_facts)
-    server.run(listener, [*routes_of(shared, source), *routes_of_outputs(outputs)],
+    server.run(listener, [*routes_of(shared, source), *output_routes(outputs)],
                only_local_names=is_loopback(host), at_end=commands.close)
     if refused:
         raise refused[0]
@@ -69,9 +69,6 @@ def routes_of(shared: SharedFacts, source: PageSource) -> list[Route]:
 
         return Answer(parts(), content_type=HTML, headers=HEADERS)
 
-    def show_file(request: HttpRequest) -> Answer:
-        return Answer([file_of_page(request.path)], content_type=FILES[request.path])
-
     def metrics(request: HttpRequest) -> Answer:
         form = content_type(request.headers.get('accept', ''))
 
@@ -82,25 +79,5 @@ def routes_of(shared: SharedFacts, source: PageSource) -> list[Route]:
 
         return Answer(parts(), content_type=form)
 
-    def is_alive(_request: HttpRequest) -> Answer:
-        return text_answer(HTTPStatus.OK, 'ok')
-
-    def is_ready(_request: HttpRequest) -> Answer:
-        if shared.problem is None:
-            return text_answer(HTTPStatus.OK, 'ok')
-        return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, shared.problem)
-
-    return [Route('/', show_page), *(Route(path, show_file) for path in FILES), Route('/metrics', metrics),
-            Route('/livez', is_alive, is_open=True), Route('/readyz', is_ready, is_open=True)]
-
-
-def routes_of_outputs(outputs: OutputPages) -> list[Route]:
-    """Return the routes of the pages that commands write. The commands ask the cluster themselves."""
-    def show(request: HttpRequest) -> Answer:
-        def parts() -> Generator[object]:
-            found = yield from outputs.answer(request.path, request.query)
-            yield Answer([found.body], found.status, found.content_type, found.headers)
-
-        return Answer(parts())
-
-    return [Route(path, show) for path in PATHS]
+    return [Route('/', show_page), *file_routes(), Route('/metrics', metrics), health_route('/livez', lambda: None),
+            health_route('/readyz', lambda: shared.problem)]
