@@ -184,6 +184,25 @@ def test_a_member_that_leaves_can_request_the_shutdown():
     assert statuses(b.join()) == {}
 
 
+def test_a_member_that_was_removed_can_request_the_shutdown_while_it_leaves():
+    """The broker forgot the request, because the group does not have the member. Kafka keeps it."""
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    b.join()
+    assert a.send(member_epoch=-1, shutdown_application=True).error == ErrorCode.UNKNOWN_MEMBER_ID
+    assert statuses(b.heartbeat())[Status.SHUTDOWN_APPLICATION].startswith('Streams group member a ')
+
+
+def test_a_shutdown_that_is_requested_of_an_empty_group_is_reported_to_the_next_member():
+    """As in Kafka, only the removal of the last member ends a request. A join does not."""
+    world = world_of()
+    a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
+    a.join()
+    a.leave()
+    a.send(member_epoch=-1, shutdown_application=True)
+    assert statuses(b.join())[Status.SHUTDOWN_APPLICATION].startswith('Streams group member a ')
+
+
 def test_an_empty_group_is_deleted_with_all_its_rows():
     world = world_of()
     a = StreamsClient(world, 'a')

@@ -82,7 +82,8 @@ def joins(shapes):
     """Return a strategy for joins. A member is in its own process or in process A, and may have an endpoint."""
     return st.builds(StreamsJoin, SLOTS, shapes, st.sampled_from(['', '', 'A']),
                      st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']),
-                     st.sampled_from([*[()] * 4, STATIC, STATIC, TAGGED, OFFSETS, STATIC + TAGGED, STATIC + OFFSETS]))
+                     st.sampled_from([*[()] * 4, STATIC, STATIC, TAGGED, OFFSETS, STATIC + TAGGED, STATIC + OFFSETS,
+                                      SHUTDOWN]))
 
 
 def operations(shape):
@@ -99,7 +100,8 @@ def operations(shape):
         st.builds(StreamsBeat, SLOTS, REPORTS, SHIFTS),
         st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.just(False), st.just('last'),
                   st.sampled_from([STATIC, STATIC, OFFSETS, TWICE, ()]), st.sampled_from([0, 1])),
-        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -2, -2]), st.just(STATIC)),
+        st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -2, -2]),
+                  st.sampled_from([STATIC, STATIC, STATIC + SHUTDOWN])),
         st.builds(RequiredTags, st.sampled_from(['', 'zone', 'zone,rack'])),
         st.builds(StreamsBeat, SLOTS, st.just('last'), st.just(0), st.booleans(), st.sampled_from(['last', '0', '99'])),
         st.builds(StreamsLeave, SLOTS, st.sampled_from([-1, -1, -2]), st.sampled_from([(), (), SHUTDOWN])),

@@ -206,8 +206,8 @@ class Kind:
     keeps its kind."""
     after: Callable[[Any, Call], None] | None = None
     """Called when the rows of a heartbeat have been applied. Must not raise."""
-    after_leave: Callable[[Call], None] | None = None
-    """Called when the rows of a member that leaves have been applied. Must not raise."""
+    before_leave: Callable[[Any, Call], None] | None = None
+    """Called with the group before the member that leaves is looked up. Must not raise."""
     successor: Callable[[Any, Any], Any] | None = None
     """Return the found member as it continues after the request: a static member that has left may return under a new
     id. Return any other member unchanged.
@@ -406,18 +406,18 @@ class Heartbeats:
         request = call.request
         if not isinstance(found, self.kind.group_class):
             raise not_found(request.group_id)
+        if self.kind.before_leave is not None:
+            self.kind.before_leave(found, call)
         member, reply = self.kind.find(found, call), self.kind.farewell(request)
-        after = None if self.kind.after_leave is None else partial(self.kind.after_leave, call)
         if request.member_epoch != LEAVE_FOR_A_WHILE_EPOCH:
-            return self.fence(found, [member], reply, after)
+            return self.fence(found, [member], reply)
         held = replace(member.held, epoch=LEAVE_FOR_A_WHILE_EPOCH, pending={}, assigned={
             key: dict.fromkeys(numbers, 0) for key, numbers in member.held.assigned.items()})
-        return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply, after)
+        return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply)
 
-    def fence(self, group: AnyGroup, members: Iterable[Any], reply: object,
-              after_leave: Callable[[], None] | None = None) -> Steps[Outcome]:
+    def fence(self, group: AnyGroup, members: Iterable[Any], reply: object) -> Steps[Outcome]:
         """Remove members, and begin a new group epoch. The next heartbeat of a remaining member then computes new
-        targets. `after_leave` is called when the rows have been applied."""
+        targets."""
         gone = list(members)
         if self.kind.downgrade is not None:
             outcome = yield from self.kind.downgrade(group, gone, reply)
@@ -435,8 +435,6 @@ class Heartbeats:
         def after() -> None:
             for member in gone:
                 self.place.deadlines.cancel_member(group.group_id, member.member_id)
-            if after_leave is not None:
-                after_leave()
 
         return Outcome(rows, reply, after)
 

@@ -48,8 +48,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         """A number that grows whenever the endpoint of a member changes, or the tasks of a member with an endpoint. No
         row stores it."""
         self.shutdown_by = ''
-        """The id of the member that requested the shutdown of the application; empty if no member did. No row stores
-        it."""
+        """The id of the member that requested the shutdown of the application; empty if no member did since the group
+        last became empty. No row stores it."""
         self.task_offsets: dict[str, ReportedOffsets] = {}
         """Maps a member id to the offsets that the member has reported. No row stores them."""
         self._subtopologies: dict[str, str] = {}
@@ -156,6 +156,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     def index_member(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
         if before is not None and after is None:
             self.put_task_offsets(before.member_id, NO_OFFSETS)
+            if not self.members:
+                self.shutdown_by = ''
         if before is not None and after is not None and (
                 before.held is after.held and before.process_id == after.process_id):
             return

@@ -78,7 +78,6 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     configured: ConfiguredTopology = field(default_factory=ConfiguredTopology)
     configs: dict[str, str] = field(default_factory=dict)
     """The configs of the group, by name, with which targets are computed."""
-    shutdown_by: str = ''
     endpoint_changes: int = 0
     """1 if the heartbeat changes the member's endpoint or the partitions that can be queried there, else 0. It is added
     to the group's `endpoint_epoch`."""
@@ -119,7 +118,7 @@ class StreamsSteps:
             StreamsGroup, StreamsDraft, max_size=max_size, find=find_member, fields=fields_of,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after,
-            after_leave=self.after_leave, successor=successor)
+            before_leave=note_shutdown, successor=successor)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
         """Return whether the group is ready, and a response to the member would have no status."""
@@ -142,10 +141,6 @@ class StreamsSteps:
         group = draft.group
         if not group.members:
             self.start_delay(group.group_id)
-        else:
-            draft.shutdown_by = group.shutdown_by
-        if call.request.shutdown_application and not draft.shutdown_by:
-            draft.shutdown_by = draft.member.member_id
         draft.topology = self.topology_of(draft, call)
         if group.configured is None or self.place.changes.concern(group.names, group.metadata_version):
             draft.configured = yield from self.configure(draft.topology)
@@ -155,6 +150,7 @@ class StreamsSteps:
             check_tasks(call.request, draft.configured.tasks)
         yield from self.take_offsets(draft, call.request)
         draft.configs = assignment_configs(self.place.group_config(group.group_id))
+        note_shutdown(group, call)
         return (needs_new_targets(draft, call.request) or draft.validated_epoch != group.validated_epoch
                 or draft.configs != group.assignment_configs)
 
@@ -320,9 +316,9 @@ class StreamsSteps:
             yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
         if draft.configured.status is not None:
             yield draft.configured.status, draft.configured.detail
-        if draft.shutdown_by:
-            yield Status.SHUTDOWN_APPLICATION, (f'Streams group member {draft.shutdown_by} encountered a fatal error '
-                                                'and requested a shutdown for the entire application.')
+        if draft.group.shutdown_by:
+            yield Status.SHUTDOWN_APPLICATION, (f'Streams group member {draft.group.shutdown_by} encountered a fatal '
+                                                'error and requested a shutdown for the entire application.')
         missing = missing_tags(self.place.group_config(draft.group.group_id), draft.member)
         if missing and version >= VERSION_WITH_MISSING_TAGS:
             yield Status.MISSING_CLIENT_TAGS, (
@@ -334,17 +330,21 @@ class StreamsSteps:
         group = self.place.shard.groups.get(draft.group.group_id)
         if isinstance(group, StreamsGroup):
             group.configured = draft.configured
-            group.shutdown_by = draft.shutdown_by
             group.endpoint_epoch += draft.endpoint_changes
             if draft.task_offsets is not None and draft.group.topology is not None:
                 # As in Kafka, the offsets in the join that creates the group are lost.
                 group.put_task_offsets(draft.member.member_id, draft.task_offsets)
 
-    def after_leave(self, call: Call) -> None:
-        """Keep the request of a leaving member to shut the application down. It is often the member's only one."""
-        group = self.place.shard.groups.get(call.request.group_id)
-        if isinstance(group, StreamsGroup) and call.request.shutdown_application and not group.shutdown_by:
-            group.shutdown_by = call.request.member_id
+
+def note_shutdown(group: StreamsGroup, call: Call) -> None:
+    """Keep the first request to shut the application down.
+
+    As in Kafka, the request also counts if the heartbeat has it that leaves the group, even if the group does not have
+    the member any more: a member that was fenced may find out that the application cannot go on. No row stores the
+    request, so the group changes before the rows of the heartbeat are durable.
+    """
+    if call.request.shutdown_application and not group.shutdown_by:
+        group.shutdown_by = call.request.member_id
 
 
 def assignment_configs(config: GroupConfig) -> dict[str, str]:
