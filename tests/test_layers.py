@@ -21,7 +21,7 @@ LAYERS = [
     {'group', 'transaction'},
     {'apis'},
     {'http', 'metrics'},
-    {'page'},
+    {'control', 'page'},
     {'daemon'},
     {'__main__'},
 ]
@@ -32,7 +32,7 @@ NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
 ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': set(),
-            'http': {'daemon', 'page'}, 'metrics': {'daemon'}, 'page': {'daemon'}}
+            'http': {'control', 'daemon', 'page'}, 'metrics': {'daemon'}, 'page': {'daemon'}, 'control': {'daemon'}}
 
 TOOL_LAYERS = [
     {'base'},

@@ -11,13 +11,13 @@ from functools import partial
 cimport cython
 
 from kbroker.apis.serving.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
-from kbroker.apis.serving.request cimport Api, Request
+from kbroker.apis.serving.request cimport Api, Request, RequestSteps
 from kbroker.base.completion cimport Completion
 from kbroker.group.commits cimport Commit
 
 from kbroker.apis.serving.authorization import refusal
 from kbroker.apis.serving.long_answers import Pace, each_topic, in_parts
-from kbroker.base.errors import ErrorCode
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
 from kbroker.protocol.schema import first_version
@@ -31,6 +31,7 @@ cdef int GROUP = ResourceType.GROUP
 cdef int VERSION_WITH_IDS = first_version('OffsetCommitRequest', 'topics.topic_id')
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object ERROR_CODE = ErrorCode
+cdef object NONE = ErrorCode.NONE
 cdef object TopicResponse = OffsetCommitResponse.OffsetCommitResponseTopic
 cdef object PartitionResponse = OffsetCommitResponse.OffsetCommitResponsePartition
 
@@ -43,11 +44,23 @@ cdef class OffsetCommitInFlight(Completion):
     cdef list hosted            # for each topic: the Topic found, or an ErrorCode
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        if len(<dict>result) > PARTITIONS_AT_ONCE:
+        cdef RequestSteps steps = self.request.steps
+        if steps is not None and NONE in (<dict>result).values() and steps.reach(
+                'offsets.committed', self.request, partial(answer_with, self, result)):
+            return 0
+        return self.answer(result)
+
+    cdef int answer(self, dict result) except -1:
+        if len(result) > PARTITIONS_AT_ONCE:
             self.request.start_work(answer_later(self, result))
             return 0
         self.request.reply(answer(self.topics, self.hosted, result))
         return 0
+
+
+def answer_with(OffsetCommitInFlight in_flight not None, dict result not None):
+    """Answer a commit that was held when its offsets were durable."""
+    in_flight.answer(result)
 
 
 def answer_later(OffsetCommitInFlight in_flight not None, dict results not None):
@@ -111,7 +124,18 @@ cdef object commit(Request request, body, Commit made, list hosted):
     in_flight.request = request
     in_flight.topics = body.topics
     in_flight.hosted = hosted
+    if request.steps is not None and request.steps.reach(
+            'offsets.committing', request, partial(commit_held, in_flight, body, made)):
+        return
     request.node.groups.commit(made, request.version, in_flight)
+
+
+def commit_held(OffsetCommitInFlight in_flight not None, body, Commit made not None):
+    """Commit the offsets of a request that was held before."""
+    try:
+        in_flight.request.node.groups.commit(made, in_flight.request.version, in_flight)
+    except KafkaError as error:
+        in_flight.request.fail(body, error)
 
 
 cdef object answer(list topics, list hosted, dict results):

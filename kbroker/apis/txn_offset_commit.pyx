@@ -14,7 +14,7 @@ from functools import partial
 cimport cython
 
 from kbroker.apis.serving.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
-from kbroker.apis.serving.request cimport Api, Request
+from kbroker.apis.serving.request cimport Api, Request, RequestSteps
 from kbroker.base.completion cimport Completion
 from kbroker.group.commits cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
@@ -41,6 +41,7 @@ cdef int WRITE = Operation.WRITE
 cdef int GROUP = ResourceType.GROUP
 cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 cdef object ERROR_CODE = ErrorCode
+cdef object NONE = ErrorCode.NONE
 cdef object UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 cdef object COORDINATOR_LOAD_IN_PROGRESS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 cdef object COORDINATOR_NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -61,7 +62,7 @@ cdef class TxnOffsetCommitInFlight(Completion):
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if part != VERIFICATION:
-            return self.reply(result)
+            return self.stored(result)
         if error is not None:
             return self.refuse(coordinator_error(error))
         if self.is_long:
@@ -69,7 +70,21 @@ cdef class TxnOffsetCommitInFlight(Completion):
             return 0
         return self.append()
 
+    cdef int stored(self, dict results) except -1:
+        """Answer the request, because its offsets are durable or were refused."""
+        cdef RequestSteps steps = self.request.steps
+        if steps is not None and NONE in results.values() and steps.reach(
+                'offsets.committed', self.request, partial(reply_with, self, results)):
+            return 0
+        return self.reply(results)
+
     cdef int append(self) except -1:
+        cdef RequestSteps steps = self.request.steps
+        if steps is not None and steps.reach('offsets.committing', self.request, partial(append_held, self)):
+            return 0
+        return self.append_now()
+
+    cdef int append_now(self) except -1:
         """Append the offsets. The caller has verified that the transaction is open, or the producer has a verification
         guard."""
         cdef TransactionStore store = self.request.node.transactions.store
@@ -95,6 +110,16 @@ cdef class TxnOffsetCommitInFlight(Completion):
             return 0
         self.request.reply(respond(self.body, self.hosted, results, self.request.version))
         return 0
+
+
+def reply_with(TxnOffsetCommitInFlight in_flight not None, dict results not None):
+    """Answer a request that was held when its offsets were durable."""
+    in_flight.reply(results)
+
+
+def append_held(TxnOffsetCommitInFlight in_flight not None):
+    """Append the offsets of a request that was held before."""
+    in_flight.append_now()
 
 
 def append_in_own_turn(TxnOffsetCommitInFlight in_flight not None):

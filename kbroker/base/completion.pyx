@@ -1,4 +1,4 @@
-"""Callbacks that receive the results of operations."""
+"""Callbacks that receive the results of operations, and the points at which operations can be held."""
 from libc.stdint cimport int64_t
 
 
@@ -24,6 +24,29 @@ cdef class Completion:
         It then prefers the error REQUEST_TIMED_OUT to a later result.
         """
         return False
+
+
+cdef class Steps:
+    """The object that decides at each named point whether an operation goes on. A broker has it only if a test controls
+    the broker; otherwise all packages have None instead.
+
+    A step is one arrival of one operation at a point.
+    """
+
+    cpdef bint reach(self, str point, dict facts, proceed) except -1:
+        """Return whether an operation that has reached `point` must stop there.
+
+        If the result is True, the caller does nothing more. `proceed()` is called later if the operation may go on, but
+        never before this method returns. `proceed` must then look up the state again, because it may have changed.
+        `facts` describe the operation; the caller must not use the dict afterwards.
+        """
+        raise NotImplementedError
+
+    cpdef connection_closed(self, int64_t connection_id):
+        """Forget the requests and the replies of a closed connection."""
+
+    cpdef close(self):
+        """Let all operations go on, from now on, because the broker stops. Forget the requests that have not begun."""
 
 
 cdef class Callback(Completion):

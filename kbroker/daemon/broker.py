@@ -265,7 +265,8 @@ class Broker:
 
     def _bind(self) -> None:
         config = self.config
-        dispatcher = Dispatcher(self.node, apis_under(self.config), self.node.tick, self.turn_watch)
+        dispatcher = Dispatcher(self.node, apis_under(self.config), self.node.tick, self.turn_watch,
+                                self.node.steps)
         self.node.quotas.on_switch.append(dispatcher.apply_quotas)
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from kbroker.apis.serving.address_watch import AddressWatch
     from kbroker.apis.serving.change_log import ChangeLog
     from kbroker.apis.serving.request import RequestCounts
+    from kbroker.base.completion import Steps as ReachedSteps
     from kbroker.metadata.access_control import AclFollower
     from kbroker.security.authorizer import Authorizer
 
@@ -72,7 +74,7 @@ class Node:
         'audit', 'authentication', 'authorizer', 'change_log', 'checks', 'cleaner', 'client_software', 'clock',
         'config', 'directory', 'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata',
         'on_progress', 'on_reconfigured', 'quotas', 'request_counts', 'searches', 'share_partitions', 'share_sessions',
-        'share_states', 'snapshots', 'start_took_ms', 'started_ms', 'tick', 'timers', 'topics', 'transactions',
+        'share_states', 'snapshots', 'start_took_ms', 'started_ms', 'steps', 'tick', 'timers', 'topics', 'transactions',
         'validate', 'waiting_room')
 
     metadata: MetadataController
@@ -94,16 +96,19 @@ class Node:
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
-                 submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline):
+                 submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline,
+                 steps: ReachedSteps | None = None):
         """Create the parts of the node that need no log directory.
 
         `sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
-        batches, and `search` searches logs by time. A function that does its work inline blocks the loop.
+        batches, and `search` searches logs by time. A function that does its work inline blocks the loop. `steps` hold
+        operations at their points, if a test controls the broker.
         """
         self.config = config
         self.clock = clock
         self.timers = timers
         self.fs = fs
+        self.steps = steps
         self.directory = os.path.abspath(config.log_directory)
         self.quotas = ClientQuotas(
             clock, Window(config.quota_window_num, 1000 * config.quota_window_size_seconds),
@@ -115,8 +120,13 @@ class Node:
                                             self.long_work)
         self.share_sessions = ShareSessions(lambda: config.group_share_max_share_sessions)
         self.tick = Tick()
-        self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
-                               clock, timers)
+        make_flusher: Callable[..., Flusher] = Flusher
+        if steps is not None:
+            from kbroker.topics.controlled_flusher import ControlledFlusher  # only needed under control
+
+            make_flusher = partial(ControlledFlusher, steps)
+        self.flusher = make_flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
+                                    clock, timers)
         self.authorizer: Authorizer | None = None
         """The object that checks the rights of clients, or None if every client may do everything."""
         self._unreported_failure: KafkaError | None = None
@@ -185,11 +195,12 @@ class Node:
         self.logs.on_failure = self._go_offline
         self.metadata.commits.on_failure = self.logs.fail
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
-                                       self._group_overrides)
+                                       self._group_overrides, self.steps)
         self.on_reconfigured.append(self.groups.reconfigure)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get(TRANSACTION_VERSION, 0))
+        self.transactions.ender.steps = self.steps
         self.metadata.commits.on_change.append(self._adopt_features)
         self.share_states = self.groups.share_states
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
@@ -236,6 +247,8 @@ class Node:
         self.client_software.connection_closed(connection_id)
         self.waiting_room.connection_closed(connection_id)
         self.share_sessions.connection_closed(connection_id)
+        if self.steps is not None:
+            self.steps.connection_closed(connection_id)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
         """Return the address for clients of a listener. If the listener has none, return the first address."""
@@ -339,6 +352,8 @@ class Node:
 
         Then mark the directory as cleanly stopped.
         """
+        if self.steps is not None:
+            self.steps.close()
         if self.logs.failure is not None:
             # After a failure, only a recovery can find out which bytes are on the disk. So the directory must not be
             # marked as cleanly stopped.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.completion import Callback, Completion
+from kbroker.base.completion import Callback, Completion, Steps
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.lean_dataclasses import dataclass
@@ -83,6 +83,8 @@ class Shared:
     regexes: Regexes
     share_states: ShareStates
     group_config: Callable[[str], GroupConfig]
+    steps: Steps | None
+    """The object that holds rebalances at their point, if a test controls the broker."""
 
 
 class Coordinated:
@@ -91,12 +93,13 @@ class Coordinated:
     def __init__(self, partition: Partition, config: Config, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work, KINDS)
         self.turns = Turns(self.shard, shared.long_work)
-        self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
+        self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members,
+                                     shared.steps)
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
         self.deadlines = Deadlines(clock, timers)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
         place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, shared.long_work, config,
-                      shared.group_config)
+                      shared.group_config, shared.steps)
         migration = Migration(place, self.membership)
         consumers = ConsumerSteps(place, shared.regexes, migration).kind()
         kinds = consumers, ShareSteps(place, shared.share_states).kind(), StreamsSteps(place).kind()
@@ -126,9 +129,9 @@ class GroupCoordinator:
     """
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry, long_work: LongWork,
-                 overrides_of: OverridesOf):
+                 overrides_of: OverridesOf, steps: Steps | None = None):
         """Make a coordinator without groups. `overrides_of` returns the configs that the metadata log has for a
-        group."""
+        group. `steps` holds rebalances, if a test controls the broker."""
         self._config = config
         self._group_configs = GroupConfigs(config, overrides_of)
         self._clock = clock
@@ -140,7 +143,7 @@ class GroupCoordinator:
                                         lambda: config.share_coordinator_snapshot_update_records_per_snapshot)
         self._shared = Shared(
             memory, PendingMembers(timers), long_work,
-            changes, Regexes(changes, clock, config, long_work), self.share_states, self._group_configs.of
+            changes, Regexes(changes, clock, config, long_work), self.share_states, self._group_configs.of, steps
         )
         self.streams_topics = StreamsTopics(topics, clock, long_work)
         self._is_sweeping = False

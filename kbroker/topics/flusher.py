@@ -99,13 +99,17 @@ class Flusher:
     def _expire_waiters(self) -> None:
         """Complete the overdue waiters with an error. Schedule the next check while partitions wait for a sync."""
         assert self._timers is not None and self._clock is not None
-        waiting = [*self._syncing, *self._dirty]
+        waiting = self._waiting()
         self._watches_waiters = bool(waiting)
         if waiting:
             monotonic_ms = self._clock.monotonic_ms()
             for partition in waiting:
                 partition.expire_waiters(monotonic_ms)
             self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
+
+    def _waiting(self) -> list[Partition]:
+        """Return the partitions whose appends are not synced."""
+        return [*self._syncing, *self._dirty]
 
     def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
         self._syncing.discard(partition)

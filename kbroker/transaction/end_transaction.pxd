@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.base.clock cimport Clock, Timers
-from kbroker.base.completion cimport Completion
+from kbroker.base.completion cimport Completion, Steps
 from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
@@ -21,6 +21,8 @@ cdef class TransactionEnder:
     cdef set marking                # every Ending whose markers are not all durable
     cdef dict found                 # a cache: Partition by (topic, partition)
     cdef object failed_markers
+    cdef public Steps steps             # None unless a test controls the broker
+    cdef bint is_stopped
     cdef readonly int64_t timed_out     # transactions that the broker has aborted, because they were open for too long
     cdef readonly int64_t fenced        # transactions that were aborted because a client has initialised their id
 
@@ -48,9 +50,13 @@ cdef class Ending(Completion):
     cdef Py_ssize_t unmarked
     cdef list to_retry              # numbers of partitions; None while no retry is scheduled
     cdef bint is_over
+    cdef bint is_released           # no point holds the marker that is about to be appended
+    cdef bint has_reached_marked    # the point after the last marker
 
     cdef int append_prepare(self) except -1
     cdef int prepare_appended(self, object error) except -1
+    cpdef int reply_and_mark(self) except -1
+    cdef bint holds(self, str point, Py_ssize_t number, proceed) except -1
     cdef int write_markers(self) except -1
     cdef int write_markers_of(self, list numbers) except -1
     cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1
@@ -59,3 +65,4 @@ cdef class Ending(Completion):
     cdef int drop_topic(self, str topic) except -1
     cdef int count_down(self, Py_ssize_t number) except -1
     cdef int complete_if_marked(self) except -1
+    cdef int finish(self) except -1

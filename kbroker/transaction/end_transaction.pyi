@@ -3,7 +3,7 @@ from collections.abc import Generator
 from typing import Any
 
 from kbroker.base.clock import Clock
-from kbroker.base.completion import Completion
+from kbroker.base.completion import Completion, Steps
 from kbroker.base.long_work import LongWork
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.producer_ids import ProducerIds
@@ -14,6 +14,7 @@ ADD_RETRY_BACKOFF_MS: int
 MARKERS_AT_ONCE: int
 
 class TransactionEnder:
+    steps: Steps | None
     @property
     def timed_out(self) -> int: ...
     @property
@@ -24,5 +25,8 @@ class TransactionEnder:
                 client_transaction_version: int, connection: Any, done: Completion) -> None: ...
 
 class Ending(Completion):
+    def reply_and_mark(self) -> int: ...
+    def write_held(self, number: int) -> None: ...
+    def finish_if_open(self) -> None: ...
     def retry(self) -> None: ...
     def write_in_parts(self, numbers: list[int] | None, count: int) -> Generator[None]: ...

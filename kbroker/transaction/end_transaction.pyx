@@ -15,13 +15,14 @@ same rules.
 """
 import logging
 from bisect import bisect_left
+from functools import partial
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from kbroker.base.clock cimport Clock, Timer, Timers
-from kbroker.base.completion cimport Completion
+from kbroker.base.completion cimport Completion, Steps
 from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.endings cimport judge_with_bump, judge_without_bump
@@ -48,6 +49,7 @@ MARKERS_AT_ONCE = 8
 cdef enum:
     MOST_MARKERS_AT_ONCE = 16       # a larger transaction writes its markers as long work
     PREPARE_ROW = -1                # the part of an Ending that is not the number of a partition
+    NO_PARTITION = -1
 
 cdef object NONE = ErrorCode.NONE
 
@@ -185,6 +187,7 @@ cdef class TransactionEnder:
     cdef int stop(self) except -1:
         """Stop writing markers. The rows in the log and the state in memory do not change."""
         cdef Ending ending
+        self.is_stopped = True
         for ending in self.marking:
             ending.is_over = True
         self.marking.clear()
@@ -237,9 +240,26 @@ cdef class Ending(Completion):
             if self.is_unstored_fence:
                 self.metadata.has_failed_epoch_fence = True
             return 0 if self.done is None else self.done.complete(error, 0, None)
+        if self.ender.steps is not None and self.holds('transaction.prepared', NO_PARTITION, self.reply_and_mark):
+            return 0
+        return self.reply_and_mark()
+
+    cpdef int reply_and_mark(self) except -1:
         if self.done is not None:
             self.done.complete(None, 0, self.metadata.pending)
+        if self.ender.is_stopped:       # while the transaction was held; the next start writes the markers
+            return 0
         return self.write_markers()
+
+    cdef bint holds(self, str point, Py_ssize_t number, proceed) except -1:
+        """Return whether the transaction must wait at a point. `number` is the index of the partition, or NO_PARTITION.
+        """
+        cdef dict facts = {'transactional_id': self.metadata.transactional_id,
+                           'producer_id': self.metadata.current.fields.producer_id,
+                           'producer_epoch': self.metadata.current.fields.producer_epoch}
+        if number != NO_PARTITION:
+            facts['topic'], facts['partition'] = self.partitions[number]
+        return self.ender.steps.reach(point, facts, proceed)
 
     # -- 4: write the markers ------------------------------------------------------------------------------------
 
@@ -293,6 +313,9 @@ cdef class Ending(Completion):
             if partition is None:
                 self.count_down(number)
                 continue
+            if self.ender.steps is not None and not self.is_released and self.holds(
+                    'transaction.marker', number, partial(self.write_held, number)):
+                continue
             write_marker(marker, self.prepared, self.owned.coordinator_epoch, self.ender.clock.wall_ms())
             try:
                 end_offset = partition.append_bytes(marker, MARKER_BYTES,
@@ -309,6 +332,16 @@ cdef class Ending(Completion):
             for number, found, end_offset in waits:
                 (<Partition?>found).await_durable(end_offset, self, number)
         return self.complete_if_marked()
+
+    def write_held(self, Py_ssize_t number):
+        """Append the marker of a partition that was held at its point."""
+        if self.is_over or self.is_marked[number]:
+            return
+        self.is_released = True
+        try:
+            self.write_some([number], 0, 1)
+        finally:
+            self.is_released = False
 
     cdef int marker_appended(self, Py_ssize_t number, object error) except -1:
         """Count a marker that is durable.
@@ -367,6 +400,20 @@ cdef class Ending(Completion):
         """If every partition has its marker, adopt the Complete row. The next transaction may then begin."""
         if self.unmarked > 0 or self.is_over:
             return 0
+        if self.ender.steps is not None:
+            if self.has_reached_marked:
+                return 0
+            self.has_reached_marked = True
+            if self.holds('transaction.marked', NO_PARTITION, self.finish_if_open):
+                return 0
+        return self.finish()
+
+    def finish_if_open(self):
+        """Adopt the Complete row of a transaction that was held after its last marker."""
+        if not self.is_over:
+            self.finish()
+
+    cdef int finish(self) except -1:
         self.is_over = True
         self.ender.marking.discard(self)
         if self.owned.is_lost:

@@ -290,7 +290,9 @@ cdef class ProduceInFlight(ProduceParts):
         if self.postponed is None:
             self.postponed = Postponed.__new__(Postponed)
             self.write_mode = WRITE_LATER
-            frame = self.postponed.frame = self.request.connection.keep_frame()
+            # The connection has only the frame that it is passing on now, which is not that of a request held before.
+            frame = self.postponed.frame = (
+                self.request.connection.keep_frame() if self.request.steps is None else None)
             if frame is None or frame.buffer is None:
                 self.copy_batches()
         return 0

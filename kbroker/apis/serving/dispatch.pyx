@@ -11,14 +11,19 @@ served.
 from collections.abc import Generator
 from logging import INFO, getLogger
 
+cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
-from kbroker.apis.serving.request cimport MOST_API_KEYS, Api, Handler, Request, RequestCounts, fail_undecoded
+from kbroker.apis.serving.request cimport (
+    MOST_API_KEYS, Api, Handler, Request, RequestCounts, RequestSteps, fail_undecoded,
+)
 from kbroker.apis.serving.request_bytes cimport skip_tags
 from kbroker.base.clock cimport now_us
+from kbroker.base.completion cimport Steps
 from kbroker.base.time_counts cimport count_time
 from kbroker.base.turn_watch cimport TurnWatch
 from kbroker.protocol.codec cimport decode_bytes
@@ -28,7 +33,7 @@ from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 from kbroker.wire.frames cimport FrameServer
 
 from kbroker.apis.serving.authentication import Verdict
-from kbroker.base.errors import ErrorCode, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.long_work import run_to_end
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES
@@ -48,7 +53,8 @@ cdef enum:
 
 
 cdef class Dispatcher(FrameServer):
-    """Serves all frames. `node` becomes the `request.node` of handlers, and gets the `request_counts`. `tick` writes
+    """Serves all frames. `node` becomes the `request.node` of handlers, and gets the `request_counts`. `steps` hold
+    requests and replies, if a test controls the broker. `tick` writes
     the appends that were deferred to the end of a tick."""
     cdef object _node
     cdef Tick _tick
@@ -58,13 +64,15 @@ cdef class Dispatcher(FrameServer):
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
     cdef object _client_id          # as a request keeps it
     cdef object _quotas             # ClientQuotas; None while no client has a quota
+    cdef Steps _steps               # None unless a test controls the broker
 
-    def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
+    def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None, Steps steps=None):
         self._node = node
         self._counts = node.request_counts = RequestCounts()
         self._tick = Tick() if tick is None else tick
         self._watch = TurnWatch() if watch is None else watch
         self._apis = [None] * MOST_API_KEYS
+        self._steps = steps
         self._client_id_bytes = b''
         self._client_id = ''
         for api in apis:
@@ -113,9 +121,17 @@ cdef class Dispatcher(FrameServer):
         self._watch.lap(request)
         answer = request.answer
         request.answer = None
+        if request.steps is not None and answer is not None and request.holds_reply(answer):
+            return None
         return answer
 
     cdef int _serve_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
+                            bint follows_unanswered) except -1:
+        if self._steps is not None and self._holds(request, session, body, frame_bytes, follows_unanswered):
+            return 0
+        return self._begin_request(request, session, body, frame_bytes, follows_unanswered)
+
+    cdef int _begin_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
                             bint follows_unanswered) except -1:
         cdef Handler handler = request.api.handlers[request.version - request.api.min_version]
         if self.arrived_us:
@@ -125,6 +141,20 @@ cdef class Dispatcher(FrameServer):
         if follows_unanswered and not handler.may_follow_unwritten:
             self.write_deferred()
         return serve(handler, request, body[0])
+
+    cdef bint _holds(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
+                     bint follows_unanswered) except -1:
+        """Return whether the request must wait at its point, or is not served at all."""
+        cdef HeldRequest held = HeldRequest.__new__(HeldRequest)
+        held.dispatcher = self
+        held.request = request
+        held.session = session
+        held.body = bytearray(body.at[:body.end - body.at])
+        held.frame_bytes = frame_bytes
+        held.follows_unanswered = follows_unanswered
+        held.arrived_us = self.arrived_us
+        request.steps = steps_of(self._steps, request, held.body)
+        return request.steps.reach('request', request, held)
 
     cdef int _begin_timing(self, Request request) except -1:
         request.is_timed = True
@@ -245,6 +275,88 @@ cdef class Dispatcher(FrameServer):
             self._client_id_bytes = found
             self._client_id = name if length <= LONGEST_KEPT_TEXT else found
         return self._client_id
+
+
+@cython.final
+cdef class HeldRequest:
+    """A request at its point, before its effect, with a copy of its body. Call it to serve the request.
+
+    Instead, `fail` answers it with an error, and `drop` closes its connection. If the connection has closed meanwhile,
+    a call drops the request.
+    """
+    cdef Dispatcher dispatcher
+    cdef Request request
+    cdef Session session
+    cdef bytearray body
+    cdef Py_ssize_t frame_bytes
+    cdef bint follows_unanswered
+    cdef int64_t arrived_us
+
+    @property
+    def connection_id(self):
+        return self.request.connection_id
+
+    def __call__(self):
+        cdef Dispatcher dispatcher = self.dispatcher
+        cdef Cursor body = self._cursor()
+        if not self.request.is_wanted():
+            return
+        dispatcher.arrived_us = self.arrived_us
+        dispatcher._watch.restart()
+        try:
+            dispatcher._begin_request(self.request, self.session, &body, self.frame_bytes, self.follows_unanswered)
+        except ProtocolError as error:
+            self._close(error)
+        finally:
+            dispatcher.end_loan()
+        self.request.end_part()
+        dispatcher._watch.lap(self.request)
+
+    def fail(self, code, str message):
+        """Answer the request with an error, before it has any effect."""
+        cdef Cursor body = self._cursor()
+        try:
+            fail_undecoded(self.request, &body, KafkaError(code, message))
+        except ProtocolError as error:
+            self._close(error)
+
+    def drop(self, reason):
+        self.request.connection.close(reason)
+
+    cdef Cursor _cursor(self):
+        cdef Cursor body
+        body.at = <uint8_t *>PyByteArray_AS_STRING(self.body)
+        body.end = body.at + PyByteArray_GET_SIZE(self.body)
+        return body
+
+    cdef int _close(self, error) except -1:
+        self.request.connection.close(f'{self.request.api.key.name} v{self.request.version}, '
+                                      f'{self.frame_bytes} bytes: {error}')
+        return 0
+
+
+cdef RequestSteps steps_of(Steps steps, Request request, bytearray body):
+    """Return the steps of a request, with what it names. A body that does not decode names nothing."""
+    cdef RequestSteps found = RequestSteps.__new__(RequestSteps)
+    cdef Cursor cursor
+    from kbroker.protocol.targets import named_in       # only needed under control
+
+    registry = request.node.topics
+
+    def name_of(topic_id):
+        topic = registry.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    found.steps = steps
+    found.facts = {'api': request.api.name, 'version': request.version, 'client_id': request.name_of_client(),
+                   'correlation_id': request.correlation_id}
+    cursor.at = <uint8_t *>PyByteArray_AS_STRING(body)
+    cursor.end = cursor.at + PyByteArray_GET_SIZE(body)
+    try:
+        found.facts.update(named_in(decode_bytes(request.api.request_class, &cursor, request.version), name_of))
+    except ProtocolError:
+        pass        # the handler closes the connection
+    return found
 
 
 cdef int serve(Handler handler, Request request, Cursor body) except -1:

@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.base.completion cimport Steps
 from kbroker.base.time_counts cimport TimeCounts
 from kbroker.protocol.slices cimport Encoding
 from kbroker.security.access cimport Access
@@ -29,6 +30,17 @@ cdef class RequestCounts:
     cdef RequestTimes *times_of(self, int key) except NULL
 
 
+cdef class Request
+
+
+@cython.final
+cdef class RequestSteps:
+    cdef Steps steps
+    cdef dict facts
+
+    cdef bint reach(self, str point, Request request, proceed) except -1
+
+
 @cython.final
 cdef class Request:
     cdef readonly object node
@@ -42,6 +54,7 @@ cdef class Request:
     cdef bint is_being_served
     cdef public object audit_answer     # called with the answer of an administrative API; else None
     cdef object answer                  # given while the request is being served, else None
+    cdef RequestSteps steps             # None unless a test controls the broker
     cdef object meter                   # of the client's quotas, until the answer is made; None if no quota applies
     cdef object mutations               # the partitions that are created and deleted, if they have a quota
     cdef bint is_timed                  # the parts of this request are measured
@@ -56,6 +69,7 @@ cdef class Request:
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=*) except -1
     cpdef reply(self, response)
     cdef int send(self, object segments) except -1
+    cdef bint holds_reply(self, object segments) except -1
     cdef Encoding begin_reply(self, response)
     cdef bint write_part(self, Encoding encoding) except -1
     cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1

@@ -28,6 +28,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 
 from kbroker.base.clock cimport now_us
+from kbroker.base.completion cimport Steps
 from kbroker.base.long_work cimport Line, LongWork
 from kbroker.base.time_counts cimport count_time, described_times
 from kbroker.protocol.codec cimport decode_bytes
@@ -102,6 +103,33 @@ cdef class RequestCounts:
         cdef int key
         return [(key, described_times(&self.times[key].queue), described_times(&self.times[key].work),
                  described_times(&self.times[key].wait)) for key in range(MOST_API_KEYS) if self.times[key] != NULL]
+
+
+@cython.final
+cdef class RequestSteps:
+    """The points that a request passes, and what it names. Only the requests of a controlled broker have this."""
+
+    cdef bint reach(self, str point, Request request, proceed) except -1:
+        return self.steps.reach(point, dict(self.facts), proceed)
+
+
+@cython.final
+cdef class HeldReply:
+    """A reply at its point. Call it to send the reply, or call `drop` to close the connection instead."""
+    cdef Request request
+    cdef object segments
+
+    @property
+    def connection_id(self):
+        return self.request.connection_id
+
+    def __call__(self):
+        segments, self.segments = self.segments, None
+        self.request.connection.reply(self.request.sequence, segments)
+
+    def drop(self, reason):
+        self.segments = None
+        self.request.connection.close(reason)
 
 
 @cython.final
@@ -285,8 +313,17 @@ cdef class Request:
             return 0
         if self.began_us:
             self.end_timing()
+        if self.steps is not None and segments is not None and self.holds_reply(segments):
+            return 0
         self.connection.reply(self.sequence, segments)
         return 0
+
+    cdef bint holds_reply(self, object segments) except -1:
+        """Return whether the reply of a request with `steps` must wait at its point, or is not sent at all."""
+        cdef HeldReply held = HeldReply.__new__(HeldReply)
+        held.request = self
+        held.segments = segments
+        return self.steps.reach('reply', self, held)
 
     cdef int end_timing(self) except -1:
         """Count the times of the request, because it is answered.

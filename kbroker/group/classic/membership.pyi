@@ -3,7 +3,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.completion import Completion
+from kbroker.base.completion import Completion, Steps
 from kbroker.base.long_work import LongWork
 from kbroker.group.classic.answers import ClassicAnswers
 from kbroker.group.classic.group import ClassicGroup
@@ -21,7 +21,7 @@ class Membership:
     answers: ClassicAnswers
     sessions: Sessions
     def __init__(self, shard: Shard, config: Config, clock: Clock, timers: Timers, long_work: LongWork,
-                 pending_members: PendingMembers) -> None: ...
+                 pending_members: PendingMembers, steps: Steps | None = None) -> None: ...
     def start_sessions(self) -> None: ...
     def stop_sessions(self) -> None: ...
     def check_join(self, request: Any) -> None: ...

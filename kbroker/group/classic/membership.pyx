@@ -60,16 +60,18 @@ def then_answer(operation):
 class Membership:
     """The operations on the classic groups of one shard. Their requests and responses are objects of Kafka's messages.
 
-    All shards share `pending_members`.
+    All shards share `pending_members`. `steps` holds rebalances at their point, if a test controls the broker.
     """
 
-    def __init__(self, shard, config, clock, timers, long_work, pending_members):
+    def __init__(self, shard, config, clock, timers, long_work, pending_members, steps=None):
         self._shard = shard
         self._config = config
         self._clock = clock
         self._timers = timers
         self._long_work = long_work
         self._pending_members = pending_members
+        self._steps = steps
+        self._held_rebalances = set()
         self.sessions = Sessions(clock, timers, self._session_ended)
         self.answers = ClassicAnswers(self.sessions, clock, long_work)
 
@@ -416,7 +418,26 @@ class Membership:
         """
         if group.join_timer is not None:
             group.join_timer.cancel()
+        if self._steps is not None and self._holds_rebalance(group):
+            return
         self._long_work.start(self._remove_absent(group, group.parked.absent_members()))
+
+    def _holds_rebalance(self, group):
+        """Return whether the rebalance must wait at its point. Members can join it meanwhile."""
+        if group in self._held_rebalances:
+            return True
+        self._held_rebalances.add(group)
+        if self._steps.reach('group.rebalance', {'group': group.group_id},
+                             functools.partial(self._continue_rebalance, group, group.generation)):
+            return True
+        self._held_rebalances.discard(group)
+        return False
+
+    @then_answer
+    def _continue_rebalance(self, group, generation):
+        self._held_rebalances.discard(group)
+        if self._is_in(group, generation, PREPARING_REBALANCE):
+            self._long_work.start(self._remove_absent(group, group.parked.absent_members()))
 
     def _remove_absent(self, group, absent):
         """Remove the members in `absent`, which did not join, and start the next generation. This is a generator, which

@@ -13,9 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.base.clock import Clock, is_over
 from kbroker.base.completion import Callback, Completion, complete
+from kbroker.base.completion import Steps as ReachedSteps
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import dataclass, field, replace
-from kbroker.base.long_work import LongWork, Pace
+from kbroker.base.long_work import LongWork, Pace, result_of
 from kbroker.group.config import GroupConfig, Timing
 from kbroker.group.deadlines import DELAY, REBALANCE, SESSION, Deadlines
 from kbroker.group.group import Group
@@ -82,6 +83,8 @@ class Place:
     long_work: LongWork
     config: Config
     group_config: Callable[[str], GroupConfig]
+    steps: ReachedSteps | None
+    """The object that holds rebalances at their point, if a test controls the broker."""
 
 
 @dataclass(slots=True)
@@ -357,8 +360,18 @@ class Heartbeats:
         `needs_epoch` is true."""
         draft.metadata_hash = yield from self.place.changes.hash_of(draft.names())
         if needs_epoch or draft.metadata_hash != draft.group.metadata_hash:
+            if self.place.steps is not None:
+                yield from self.pass_point(self.place.steps, draft.group.group_id)
             draft.epoch += 1
             draft.rows += draft.epoch_rows()
+
+    def pass_point(self, steps: ReachedSteps, group_id: str) -> Steps[None]:
+        """Wait while the rebalance is held. All operations on the group wait, too."""
+        def reach(proceed: Callable[[], object]) -> None:
+            if not steps.reach('group.rebalance', {'group': group_id}, proceed):
+                proceed()
+
+        yield from result_of(reach)
 
     def may_assign(self, group: AnyGroup, now_ms: int) -> bool:
         """Return whether new targets may be computed now: the initial delay of a new group and the assignment interval
@@ -423,6 +436,8 @@ class Heartbeats:
             outcome = yield from self.kind.downgrade(group, gone, reply)
             if outcome is not None:
                 return outcome
+        if self.place.steps is not None:
+            yield from self.pass_point(self.place.steps, group.group_id)
         rows: list[Row] = []
         for member in gone:
             rows += self.kind.rows.member_tombstones(group.group_id, member.member_id)

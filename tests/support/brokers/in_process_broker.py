@@ -12,7 +12,8 @@ from typing import Any
 
 from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.apis.serving.served import apis_under
-from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.clock import Clock, ManualClock, Timers
+from kbroker.base.completion import Steps
 from kbroker.base.turn_watch import TurnWatch
 from kbroker.daemon.node import Node
 from kbroker.log.fs import FileSystem, sync_inline
@@ -95,11 +96,14 @@ class InProcessBroker(Node):
 
     def __init__(self, directory: pathlib.Path | str, settings: Mapping[str, str] | None = None, *,
                  clock: ManualClock | None = None, fs: FileSystem | None = None,
-                 sync: Sync = sync_inline, watch: TurnWatch | None = None, search: Submit = run_inline):
+                 sync: Sync = sync_inline, watch: TurnWatch | None = None, search: Submit = run_inline,
+                 make_steps: Callable[[Clock, Timers], Steps] | None = None):
         clock = clock or ManualClock()
         config = Config({'log.dirs': str(directory), **(settings or {})})
-        super().__init__(config, clock, Timers(clock, watch), fs or FileSystem(), sync, search=search)
-        self._dispatcher = Dispatcher(self, apis_under(self.config), self.tick)
+        timers = Timers(clock, watch)
+        super().__init__(config, clock, timers, fs or FileSystem(), sync, search=search,
+                         steps=None if make_steps is None else make_steps(clock, timers))
+        self._dispatcher = Dispatcher(self, apis_under(self.config), self.tick, steps=self.steps)
         self.quotas.on_switch.append(self._dispatcher.apply_quotas)
         self._connection_ids = count(1)
         self._correlation_ids = count(1)
