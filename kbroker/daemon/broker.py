@@ -293,7 +293,7 @@ class Broker:
         for warning in check_exposed_metrics(self.config, listener):
             logger.warning('%s', warning)
         context = partial(self._tls_contexts().context, listener.name) if listener.has_tls else None
-        self._monitoring = Monitoring(self.config, context, logger)
+        self._monitoring = Monitoring(self.config, context)
 
     def _serve_metrics(self, monitoring: Monitoring) -> None:
         """Answer on `metrics.listen` for a broker that has started."""

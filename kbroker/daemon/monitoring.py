@@ -8,11 +8,11 @@ answers until it is over. That thread reads no state of the broker.
 """
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
@@ -22,6 +22,7 @@ from kbroker.base.long_work import LongWork
 from kbroker.http.messages import Answer, HttpRequest, text_answer
 from kbroker.http.routes import Route, Routes, health_route
 from kbroker.http.server import HttpServer, listen
+from kbroker.http.tokens import Token, read_token
 from kbroker.metrics import (
     certificates,
     connections,
@@ -44,38 +45,17 @@ from kbroker.page.outputs import OutputPages, is_installed
 from kbroker.page.render import HEADERS, HTML, page
 from kbroker.page.routes import file_routes, output_routes
 from kbroker.settings.exposure import is_loopback
-from kbroker.settings.file_modes import check_secret_file
 
 if TYPE_CHECKING:
-    import logging
     import socket
 
     from kbroker.daemon.broker import Broker
     from kbroker.daemon.page_facts import PageSource
     from kbroker.settings.config import Config
 
-MOST_TOKEN_BYTES = 4096
-LEAST_TOKEN_CHARACTERS = 16
+logger = logging.getLogger('kbroker')
+
 Samples = Callable[[], Iterable[Sample | None]]
-
-
-def read_token(config: Config, logger: logging.Logger) -> str | None:
-    """Return the token of `metrics.token.file`, or None if the setting is not set.
-
-    Raise ConfigError if the file holds no token, or if every user may read it; OSError if it cannot be read.
-    """
-    path = config.metrics_token_file
-    if not path:
-        return None
-    for warning in check_secret_file(path, 'the token', config.kbroker_allow_readable_secrets):
-        logger.warning('%s', warning)
-    with Path(path).open('rb') as file:
-        token = file.read(MOST_TOKEN_BYTES).strip()
-    if len(token) < LEAST_TOKEN_CHARACTERS or not token.isascii() or len(token.split()) != 1:
-        raise ConfigError('metrics.token.file', f'metrics.token.file: found {len(token)} bytes in {path}, expected one '
-                          f'word of at least {LEAST_TOKEN_CHARACTERS} ASCII characters, such as those of '
-                          '`openssl rand -hex 32`')
-    return token.decode()
 
 
 class Monitoring:
@@ -85,7 +65,7 @@ class Monitoring:
     samples of all metrics.
     """
 
-    def __init__(self, config: Config, context: Callable[[], ssl.SSLContext] | None, logger: logging.Logger):
+    def __init__(self, config: Config, context: Callable[[], ssl.SSLContext] | None):
         """Bind the address, and answer from a thread until `serve`.
 
         Raise OSError if the address is not available, or the file of the token cannot be read. Raise ConfigError if
@@ -94,8 +74,7 @@ class Monitoring:
         listener = config.metrics_listener
         assert listener is not None
         self._config = config
-        self._logger = logger
-        self._token = read_token(config, logger)
+        self._token = self._read_token()
         self._context = context
         self._is_local = is_loopback(listener.host)
         self._listener: socket.socket = listen(listener.host, listener.port)
@@ -122,19 +101,24 @@ class Monitoring:
         self._routes = self._routes_of(routes)
         self._server = HttpServer(reactor, long_work, self._listener, self._routes, self._context)
 
+    def _read_token(self) -> Token | None:
+        path = self._config.metrics_token_file
+        return read_token(path, 'metrics.token.file',
+                          allows_readable=self._config.kbroker_allow_readable_secrets) if path else None
+
     def reload(self) -> None:
         """Read the file of the token again. If it holds no token, the last one stays in force, and the log says so."""
         try:
-            token = read_token(self._config, self._logger)
+            token = self._read_token()
         except (ConfigError, OSError) as error:
             from kbroker.base.os_errors import describe  # needed only after an error
 
-            self._logger.error('the token of the metrics is not replaced: %s',
-                               describe(error) if isinstance(error, OSError) else error)
+            logger.error('the token of the metrics is not replaced: %s',
+                         describe(error) if isinstance(error, OSError) else error)
             return
         if token != self._token:
             self._token = self._routes.token = token
-            self._logger.info('the token of the metrics is replaced')
+            logger.info('the token of the metrics is replaced')
 
     def close(self) -> None:
         """Close the address and all connections."""

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import h11
 
 from kbroker.base.long_work import Pause
-from kbroker.http.messages import Answer, BadTargetError, HttpRequest, parse_target, text_answer
+from kbroker.http.messages import Answer, BadTargetError, HttpRequest, parse_target
 
 if TYPE_CHECKING:
     from kbroker.base.long_work import LongWork
+    from kbroker.http.messages import Wait
     from kbroker.http.routes import Routes
     from kbroker.network.reactor import EventHandler, Reactor
 
@@ -46,11 +47,16 @@ class HttpConnection:
         self._socket = connected
         self._routes = routes
         self._on_close = on_close
+        self._clock = reactor.clock
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD_BYTES)
         self._request: h11.Request | None = None
         self._body = b''
         self._room: Pause | None = None
         """The pause of an answer that waits for room in the socket."""
+        self._event: Wait | None = None
+        """The event that an answer waits for before it begins."""
+        self._awaits_end = False
+        """True while the next byte or the end of the connection is reported during an answer."""
         self._is_closed = self._is_lingering = False
         self._waits_from_ms: int | None = None
         self._waited_ms = 0
@@ -66,7 +72,7 @@ class HttpConnection:
         """Return for how many milliseconds the broker has waited for the client, during the present exchange."""
         if self._waits_from_ms is None:
             return self._waited_ms
-        return self._waited_ms + self._reactor.clock.monotonic_ms() - self._waits_from_ms
+        return self._waited_ms + self._clock.monotonic_ms() - self._waits_from_ms
 
     def is_waiting(self) -> bool:
         """Return whether the broker waits for the client now."""
@@ -82,10 +88,12 @@ class HttpConnection:
         self._socket.close()
         if self._room is not None:
             self._room.end()
+        if self._event is not None:
+            self._event.end()
         self._on_close(self)
 
     def _wait_for_peer(self) -> None:
-        self._waits_from_ms = self._reactor.clock.monotonic_ms()
+        self._waits_from_ms = self._clock.monotonic_ms()
 
     def _go_on(self) -> None:
         self._waited_ms = self.waited_ms()
@@ -93,7 +101,8 @@ class HttpConnection:
 
     def _read(self) -> None:
         if self._waits_from_ms is None:     # epoll reports also to a paused handler that the client has gone
-            self.close()
+            if not self._awaits_end or not self._has_next_request():
+                self.close()
             return
         try:
             data = self._socket.recv(READ_BYTES)
@@ -112,6 +121,24 @@ class HttpConnection:
             return
         self._http.receive_data(data)
         self._take_events()
+
+    def _has_next_request(self) -> bool:
+        """Return whether the client sends its next request during an answer. The connection leaves it in the socket."""
+        try:
+            # The bytes of TLS stay unread, too: SSLSocket refuses to peek.
+            found = socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if found:
+            self._await_no_end()
+        return bool(found)
+
+    def _await_no_end(self) -> None:
+        if self._awaits_end:
+            self._awaits_end = False
+            self._reactor.pause(self._handler)
 
     def _take_events(self) -> None:
         """Take what has arrived, up to the end of a request. Then answer it."""
@@ -150,7 +177,7 @@ class HttpConnection:
         try:
             path, query = parse_target(self._request.target)
         except BadTargetError as error:
-            return text_answer(HTTPStatus.BAD_REQUEST, str(error))
+            return self._routes.refuse(HTTPStatus.BAD_REQUEST, str(error), ())
         request = HttpRequest(self._request.method.decode('latin-1'), path, query, headers, self._body)
         try:
             return self._routes.answer(request)
@@ -160,22 +187,32 @@ class HttpConnection:
     def _failure(self) -> Answer:
         """Log the exception that is being handled, and return the answer to its request."""
         logger.exception('an answer to %s failed', self._request.target[:200] if self._request else b'')
-        return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, 'the answer failed; the log says why')
+        return self._routes.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, 'the answer failed; the log says why', ())
 
     def _answer_and_close(self, status: int, problem: str) -> None:
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.close()
             return
-        self._begin(text_answer(status, problem, (('connection', 'close'),)))
+        self._begin(self._routes.refuse(status, problem, (('connection', 'close'),)))
 
     def _begin(self, answer: Answer) -> None:
         self._go_on()
-        self._reactor.pause(self._handler)
+        self._event = answer.wait
+        if answer.wait is None:
+            self._reactor.pause(self._handler)
+        else:
+            self._awaits_end = True
         self._long_work.start(self._serve(answer))
 
     def _serve(self, answer: Answer) -> Generator[object]:
         """Send an answer, then take the next request."""
         yield None      # the first part of a work runs in the turn of its connection, and many requests come in a tick
+        if answer.wait is not None:
+            yield from answer.wait.wait()
+            self._event = None
+            if self._is_closed:
+                return
+            self._await_no_end()
         parts = iter(answer.parts)
         is_whole = False
         try:
@@ -192,6 +229,8 @@ class HttpConnection:
         if not is_whole:
             self.close()
             return
+        if answer.after is not None:
+            answer.after()
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             self._linger_and_close()
             return
@@ -229,7 +268,7 @@ class HttpConnection:
         return not self._is_closed
 
     def _head(self, answer: Answer) -> bytes:
-        date = time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime(self._reactor.clock.wall_ms() // 1000))
+        date = time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime(self._clock.wall_ms() // 1000))
         headers = [('date', date), ('content-type', answer.content_type), *COMMON_HEADERS, *answer.headers]
         if isinstance(answer.parts, list):
             headers.append(('content-length', str(sum(map(len, answer.parts)))))

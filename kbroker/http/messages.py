@@ -1,8 +1,10 @@
 """The request that a route gets, and the answer in parts that it returns."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from kbroker.base.lean_dataclasses import dataclass
@@ -10,6 +12,7 @@ from kbroker.base.lean_dataclasses import dataclass
 TEXT = 'text/plain; charset=utf-8'
 MOST_FIELDS = 32
 """The most fields of a query string."""
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class BadTargetError(ValueError):
@@ -28,6 +31,18 @@ class HttpRequest:
     headers: Mapping[str, str]
     """The headers by their names in lower case."""
     body: bytes = b''
+    names: Mapping[str, str] = NO_NAMES
+    """The parts of the path that the route names: `id` of `/rules/{id}`."""
+
+
+class Wait(Protocol):
+    """An event that an answer waits for: a `Pause`, or an object that knows when its wait has ended."""
+
+    def wait(self) -> Iterable[object]:
+        """Yield until the wait is over."""
+
+    def end(self) -> object:
+        """End the wait."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +53,17 @@ class Answer:
     Before the first bytes, it may yield another answer, which takes the place of this one. An exception that it raises
     before the first bytes becomes the status 500. Later, it ends the connection before the end of the body, so that the
     client does not take the part for the whole.
+
+    With `wait`, the answer begins after that wait. The connection ends the wait if its client goes away, and takes no
+    parts then. `after` is called when the whole answer is in the socket.
     """
 
     parts: Iterable[object]
     status: int = HTTPStatus.OK
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
+    wait: Wait | None = None
+    after: Callable[[], object] | None = None
 
 
 def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.ledger import Line
 from kbroker.http.connection import HttpConnection
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 BACKLOG = 512
 MOST_CONNECTIONS = 64
-"""The most open connections. Further clients wait in the backlog."""
+"""The most open connections of most servers. Further clients wait in the backlog."""
 ACCEPTED_PER_TICK = 4
 SWEEP_MS = 1000
 LONGEST_IDLE_MS = 120_000
@@ -30,10 +31,21 @@ GIVES_WAY_MS = 1000
 logger = logging.getLogger('kbroker.http')
 
 
-def listen(host: str, port: int) -> socket.socket:
+@dataclass(frozen=True)
+class Purpose:
+    """The name of an address in messages and in the ledger, and the most open connections to it."""
+
+    name: str
+    most_connections: int = MOST_CONNECTIONS
+
+
+METRICS = Purpose('metrics')
+
+
+def listen(host: str, port: int, purpose: Purpose = METRICS) -> socket.socket:
     """Return a listening socket. An empty host means every interface.
 
-    Raise OSError, which names address and remedy, if the address is not available.
+    Raise OSError, which names address, purpose and remedy, if the address is not available.
     """
     host = host or ('::' if socket.has_dualstack_ipv6() else '0.0.0.0')
     where = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
@@ -42,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else 'the name of the host is not valid'
-        raise OSError(errno.EINVAL, f'cannot listen on {where} for metrics: {reason}') from None
+        raise OSError(errno.EINVAL, f'cannot listen on {where} for {purpose.name}: {reason}') from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,8 +64,8 @@ def listen(host: str, port: int) -> socket.socket:
         from kbroker.network.listen_errors import remedy  # needed only after an error
 
         listener.close()
-        raise OSError(error.errno, f'cannot listen on {where} for metrics: {error.strerror}{remedy(error, address)}'
-                      ) from None
+        raise OSError(error.errno, f'cannot listen on {where} for {purpose.name}: {error.strerror}'
+                      f'{remedy(error, address)}') from None
     listener.setblocking(False)
     return listener
 
@@ -65,12 +77,14 @@ class HttpServer:
     """
 
     def __init__(self, reactor: Reactor, long_work: LongWork, listener: socket.socket, routes: Routes,
-                 context: Callable[[], ssl.SSLContext] | None = None):
+                 context: Callable[[], ssl.SSLContext] | None = None,
+                 purpose: Purpose = METRICS):
         self._reactor = reactor
         self._long_work = long_work
         self._listener = listener
         self._routes = routes
         self._context = context
+        self._purpose = purpose
         self._connections: set[HttpConnection] = set()
         self._is_full = False
         self._handler: EventHandler = reactor.watch(listener.fileno(), self._accept)
@@ -78,8 +92,8 @@ class HttpServer:
 
     def ledger(self) -> list[Line]:
         """Return the line of the ledger about connections."""
-        return [Line('connections for metrics', '', lambda: len(self._connections), lambda: MOST_CONNECTIONS,
-                     'others wait in the backlog')]
+        return [Line(f'connections for {self._purpose.name}', '', lambda: len(self._connections),
+                     lambda: self._purpose.most_connections, 'others wait in the backlog')]
 
     def close(self) -> None:
         """Accept no more connections, and close those that are open."""
@@ -90,7 +104,7 @@ class HttpServer:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_PER_TICK):
-            if len(self._connections) >= MOST_CONNECTIONS:
+            if len(self._connections) >= self._purpose.most_connections:
                 self._is_full = True
                 self._reactor.pause(self._handler)
                 self._sweep()

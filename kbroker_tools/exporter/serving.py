@@ -7,7 +7,7 @@ from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import Cluster
 from kbroker.http.messages import Answer, HttpRequest
 from kbroker.http.routes import Route, health_route
-from kbroker.http.server import listen
+from kbroker.http.server import Purpose, listen
 from kbroker.http.standalone import StandaloneServer
 from kbroker.metrics.exposition import content_type, text_of
 from kbroker.page.child import Commands
@@ -29,7 +29,7 @@ def serve(cluster: Cluster, options: Options, host: str, port: int, interval_ms:
     `place_options` has the options with which a command reaches the cluster, for commands to copy from the page.
     Raise OSError if the address is not available. Raise KafkaError if the cluster refuses the first login.
     """
-    listener = listen(host, port)
+    listener = listen(host, port, Purpose('the exporter'))
     bound_host, bound_port = listener.getsockname()[:2]
     where = f'[{bound_host}]:{bound_port}' if ':' in bound_host else f'{bound_host}:{bound_port}'
     if not is_loopback(host):

@@ -2,6 +2,7 @@ import base64
 import logging
 import socket
 import ssl
+import struct
 
 import pytest
 
@@ -13,11 +14,15 @@ from kbroker.http.server import (
     GIVES_WAY_MS,
     LONGEST_IDLE_MS,
     LONGEST_WAIT_MS,
+    METRICS,
     MOST_CONNECTIONS,
+    Purpose,
     listen,
 )
+from kbroker.http.tokens import Token
 
 TOKEN = '0123456789abcdef'
+SECRET = Token(TOKEN, 'metrics.token.file')
 HELLO = Route('/hello', lambda request: text_answer(200, f'hello {request.query.get("name", "")}'))
 
 
@@ -33,6 +38,21 @@ def test_requests_that_arrive_together_are_answered_in_their_order(serve):
     client = serve(HELLO).client()
     client.send(b''.join(b'GET /hello?name=%d HTTP/1.1\r\nhost: localhost\r\n\r\n' % i for i in range(20)))
     assert [client.answer()[2] for _ in range(20)] == [b'hello %d\n' % i for i in range(20)]
+
+
+def test_a_path_may_have_a_route_for_each_method_and_parts_with_names(serve):
+    def name(text):
+        return lambda request: text_answer(200, f'{text} {request.names}')
+
+    client = serve(HELLO, Route('/rules/{id}', name('shows')),
+                   Route('/rules/{id}', name('removes'), methods=('DELETE',)),
+                   Route('/rules/{id}/{what}', name('does'), methods=('POST',))).client()
+    assert client.ask('/rules/7')[2] == b"shows {'id': '7'}\n"
+    assert client.ask('/rules/7', 'DELETE')[2] == b"removes {'id': '7'}\n"
+    assert client.ask('/rules/7/release', 'POST')[2] == b"does {'id': '7', 'what': 'release'}\n"
+    assert client.ask('/rules/7', 'POST')[::2] == (405, b"found the method 'POST', expected GET or HEAD or DELETE\n")
+    for path in ('/rules/', '/rules//release', '/rules/7/release/now', '/rule/7', '/rules/{id}/'):
+        assert client.ask(path, 'POST')[0] == 404
 
 
 def test_a_head_has_the_headers_of_the_answer_and_no_body(serve):
@@ -112,6 +132,70 @@ def test_an_answer_may_wait_for_an_event(serve):
         served.tick()
     pause.end()
     assert client.answer()[2] == b'done'
+
+
+def test_an_answer_that_waits_before_it_begins_ends_its_wait_when_the_client_goes(serve):
+    pause, taken = Pause(), []
+
+    def parts():
+        taken.append(True)
+        yield b'done'
+
+    served = serve(Route('/late', lambda _: Answer(parts(), wait=pause)))
+    client = served.client()
+    client.send(b'GET /late HTTP/1.1\r\nhost: localhost\r\n\r\n')
+    for _ in range(10):
+        served.tick()
+    assert served.connections() == 1
+    client.socket.close()
+    for _ in range(10):
+        served.tick()
+    assert pause.is_over
+    assert served.connections() == 0
+    assert not taken
+
+
+def test_a_request_that_arrives_during_a_wait_is_answered_after_it(serve):
+    pause = Pause()
+    served = serve(HELLO, Route('/late', lambda _: Answer([b'late\n'], wait=pause)))
+    client = served.client()
+    client.send(b'GET /late HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n')
+    for _ in range(10):
+        served.tick()
+    client.send(b'GET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n')
+    for _ in range(10):
+        served.tick()
+    pause.end()
+    assert [client.answer()[2] for _ in range(3)] == [b'late\n', b'hello \n', b'hello \n']
+
+
+def test_a_wait_that_sent_more_ends_when_its_connection_breaks(serve):
+    pause = Pause()
+    served = serve(Route('/late', lambda _: Answer([b'late'], wait=pause)))
+    client = served.client()
+    client.send(b'GET /late HTTP/1.1\r\nhost: localhost\r\n\r\n')
+    for _ in range(10):
+        served.tick()
+    client.send(b'more')
+    for _ in range(10):
+        served.tick()
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    client.socket.close()
+    for _ in range(10):
+        served.tick()
+    assert pause.is_over
+    assert served.connections() == 0
+
+
+def test_a_call_after_the_answer_comes_when_the_client_can_read_it(serve):
+    calls = []
+    client = serve(Route('/last', lambda _: Answer([b'bye'], after=lambda: calls.append(client.socket.recv(1 << 16))))
+                   ).client()
+    client.send(b'GET /last HTTP/1.1\r\nhost: localhost\r\n\r\n')
+    for _ in range(10):
+        client._served.tick()
+    [answer] = calls
+    assert answer.endswith(b'\r\n\r\nbye')
 
 
 def test_an_answer_that_fails_before_its_first_part_is_an_error_500(serve, caplog):
@@ -215,12 +299,12 @@ def basic(password):
 
 @pytest.mark.parametrize('given', [f'Bearer {TOKEN}', f'bearer  {TOKEN} ', basic(TOKEN)])
 def test_a_request_with_the_token_is_answered(serve, given):
-    assert serve(HELLO, token=TOKEN).client().ask('/hello', authorization=given)[0] == 200
+    assert serve(HELLO, token=SECRET).client().ask('/hello', authorization=given)[0] == 200
 
 
 @pytest.mark.parametrize('given', ['', 'Bearer', 'Bearer wrong', TOKEN, basic('wrong'), 'Basic =', 'Basic \xff'])
 def test_a_request_without_the_token_is_refused(serve, given):
-    status, headers, body = serve(HELLO, token=TOKEN).client().ask('/hello', authorization=given)
+    status, headers, body = serve(HELLO, token=SECRET).client().ask('/hello', authorization=given)
     assert status == 401
     assert 'www-authenticate' in headers
     assert b'metrics.token.file' in body
@@ -228,7 +312,7 @@ def test_a_request_without_the_token_is_refused(serve, given):
 
 def test_an_open_route_needs_no_token(serve):
     route = Route('/livez', lambda _: text_answer(200, 'ok'), is_open=True)
-    assert serve(route, token=TOKEN).client().ask('/livez')[0] == 200
+    assert serve(route, token=SECRET).client().ask('/livez')[0] == 200
 
 
 @pytest.mark.parametrize(('host', 'status'), [
@@ -238,10 +322,32 @@ def test_a_page_of_a_stranger_cannot_read_answers_through_a_name_of_its_own(serv
     assert serve(HELLO, only_local_names=True).client().ask('/hello', host=host)[0] == status
 
 
-def test_a_port_in_use_is_named_with_its_remedy(serve):
+@pytest.mark.parametrize(('headers', 'status'), [
+    ({'content-type': 'application/json'}, 200), ({'content-type': 'Application/JSON; charset=utf-8'}, 200),
+    ({}, 415), ({'content-type': 'text/plain'}, 415), ({'content-type': 'application/x-www-form-urlencoded'}, 415),
+    ({'content-type': 'application/json', 'origin': 'http://localhost:8000'}, 403),
+    ({'content-type': 'application/json', 'origin': 'null'}, 403)])
+def test_a_server_for_programs_refuses_what_a_page_can_send(serve, headers, status):
+    route = Route('/stop', lambda _: text_answer(200, 'stopped'), methods=('POST',))
+    assert serve(route, only_programs=True).client().ask('/stop', 'POST', **headers)[0] == status
+
+
+def test_a_server_may_have_another_form_for_what_it_refuses(serve):
+    def refuse(status, text, headers=()):
+        return Answer([f'<{text}>'.encode()], status, 'text/html', headers)
+
+    served = serve(HELLO, refuse=refuse)
+    assert served.client().ask('/other')[2] == b"<found the path '/other', expected one of /hello>"
+    client = served.client()
+    client.send(b'GET /hello\r\n\r\n')
+    assert client.answer()[2].startswith(b'<')
+
+
+@pytest.mark.parametrize('purpose', [METRICS, Purpose('the exporter')])
+def test_a_port_in_use_is_named_with_its_purpose_and_remedy(serve, purpose):
     host, port = serve(HELLO).address
-    with pytest.raises(OSError, match=f'cannot listen on {host}:{port} for metrics: Address already in use: '):
-        listen(host, port)
+    with pytest.raises(OSError, match=f'cannot listen on {host}:{port} for {purpose.name}: Address already in use: '):
+        listen(host, port, purpose)
 
 
 def test_a_plain_client_of_a_tls_address_is_a_line_in_the_log(serve, caplog):

@@ -1,6 +1,5 @@
 """Health and metrics of a broker: during its start, on loopback, and beyond it."""
 import json
-import logging
 import pathlib
 import ssl
 import subprocess
@@ -15,7 +14,8 @@ from support.clients.certificates import make_certificates
 from support.runner.free_ports import free_port
 
 from kbroker.base.errors import ConfigError
-from kbroker.daemon.monitoring import Monitoring, read_token
+from kbroker.daemon.monitoring import Monitoring
+from kbroker.http.tokens import read_token
 from kbroker.settings.config import Config
 from kbroker.settings.exposure import check_exposed_metrics
 
@@ -49,7 +49,7 @@ def token_file(tmp_path):
 
 def test_a_broker_that_starts_is_alive_and_not_ready():
     config = Config({'metrics.listen': '127.0.0.1:0'})
-    monitoring = Monitoring(config, None, logging.getLogger())
+    monitoring = Monitoring(config, None)
     try:
         assert ask(f'{monitoring.url}livez') == (200, 'ok\n')
         assert ask(f'{monitoring.url}readyz') == (503, 'the broker starts: it reads and recovers its logs\n')
@@ -60,7 +60,7 @@ def test_a_broker_that_starts_is_alive_and_not_ready():
 
 def test_a_reload_puts_a_new_token_in_force_and_keeps_the_last_one_if_the_file_has_none(token_file, caplog):
     config = Config({'metrics.listen': '127.0.0.1:0', 'metrics.token.file': str(token_file)})
-    monitoring = Monitoring(config, None, logging.getLogger())
+    monitoring = Monitoring(config, None)
 
     def status_with(token):
         return ask(f'{monitoring.url}metrics', Authorization=f'Bearer {token}')[0]
@@ -147,7 +147,7 @@ def test_a_file_without_a_token_is_refused(tmp_path, text):
     file.write_text(text)
     file.chmod(0o600)
     with pytest.raises(ConfigError, match=r'metrics\.token\.file: found .* expected one word'):
-        read_token(Config({'metrics.token.file': str(file)}), None)
+        read_token(str(file), 'metrics.token.file', allows_readable=False)
 
 
 def serve_in_vain(tmp_path, *assignments):
