@@ -23,7 +23,7 @@ LAYERS = [
     {'http', 'metrics'},
     {'control', 'page'},
     {'daemon'},
-    {'__main__'},
+    {'__main__', 'testing'},
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
@@ -31,13 +31,13 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
-ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': set(),
+ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': {'testing'},
             'http': {'control', 'daemon', 'page'}, 'metrics': {'daemon'}, 'page': {'daemon'}, 'control': {'daemon'}}
 
 TOOL_LAYERS = [
     {'base'},
     {'rows'},
-    {'check', 'cluster', 'dump', 'timeline'},
+    {'check', 'cluster', 'dump', 'proxy', 'timeline'},
     {'acls', 'console', 'groups', 'history', 'stuck', 'verify'},
     {'exporter', 'spark'},
     {'commands'},
