@@ -63,6 +63,27 @@ def reserve_port() -> socket.socket:
     return reservation
 
 
+def lock_root(root: Path) -> int:
+    """Lock a directory of a keeper until the descriptor is closed. The lock file appears with its lock."""
+    new = root / f'{LOCK_FILE}.new'
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    new.rename(root / LOCK_FILE)
+    return descriptor
+
+
+def remove_left_over(temporary: Path) -> None:
+    """Remove the directories of keepers that were killed themselves. The lock of each of them is free."""
+    for lock_file in temporary.glob(f'{PREFIX}*/{LOCK_FILE}'):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(lock_file, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock_file.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
 class Instance:
     """A broker with its directory and ports, which outlive its processes."""
 
@@ -119,9 +140,9 @@ class Keeper:
     def __init__(self, channel: socket.socket, parent_pid: int, temporary: str):
         self._channel = channel
         self._selector = selectors.DefaultSelector()
+        remove_left_over(Path(temporary))
         self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary))
-        self._lock = open(self._root / LOCK_FILE, 'w')      # noqa: SIM115 - locked for the life of the process
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = lock_root(self._root)
         self._libc = ctypes.CDLL(None)
         self._instances: set[Instance] = set()
         self._connections: set[Connection] = set()
