@@ -21,6 +21,7 @@ SCRIPT = '''
     with Broker() as kafka, Broker(settings={'num.partitions': '3'}) as other:
         keeper = os.popen(f'ps -o ppid= -p {kafka.pid}').read().strip()
         print(keeper, kafka.pid, other.pid, kafka.bootstrap_servers, kafka.data_dir, flush=True)
+        sys.stdin.readline()
         HOW
 '''
 
@@ -32,13 +33,15 @@ class Script:
         script = textwrap.dedent(SCRIPT).replace('HOW', how)
         self.temporary = tmp_path / 'temporary'
         self.temporary.mkdir(exist_ok=True)
-        self.process = subprocess.Popen([sys.executable, '-c', script], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL, start_new_session=True,
+        self.process = subprocess.Popen([sys.executable, '-c', script], cwd=ROOT, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL, start_new_session=True,
                                         env={**os.environ, 'TMPDIR': str(self.temporary)})
-        assert self.process.stdout is not None
+        assert self.process.stdout is not None and self.process.stdin is not None
         keeper, first, second, self.address, self.data_dir = self.process.stdout.readline().split()
         self.descriptors = [os.pidfd_open(int(pid)) for pid in (keeper, first, second)]
         self.keeper = int(keeper)
+        self.process.stdin.write('\n')
+        self.process.stdin.flush()
 
     def assert_nothing_is_left(self) -> None:
         for descriptor in self.descriptors:
