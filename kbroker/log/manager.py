@@ -355,9 +355,9 @@ class LogManager:
 
     # ---- deleting ----
 
-    def delete_logs(self, keys: Iterable[TopicPartition]) -> Steps:
-        """Delete partitions: rename their directories now, and remove the files after file.delete.delay.ms. This
-        generator yields after each rename. Raise KafkaError KAFKA_STORAGE_ERROR if the disk fails.
+    def delete_logs(self, keys: Iterable[TopicPartition], removes_at_once: bool = False) -> Steps:
+        """Delete partitions: rename their directories now, and remove the files after file.delete.delay.ms, or without
+        that delay. This generator yields after each rename. Raise KafkaError KAFKA_STORAGE_ERROR if the disk fails.
         """
         by_delay: dict[int, list[str]] = {}
         keys = list(keys)
@@ -371,7 +371,7 @@ class LogManager:
                 is_missing = not log.is_made
             self._offline.pop((topic, partition), None)
             if not is_missing:
-                delay_ms = log.config.file_delete_delay_ms if log is not None else 0
+                delay_ms = 0 if log is None or removes_at_once else log.config.file_delete_delay_ms
                 try:
                     by_delay.setdefault(delay_ms, []).append(self._rename(topic, partition, 'delete'))
                 except OSError as error:

@@ -174,10 +174,11 @@ class TopicRegistry:
             }
         return self.create(name, count, configs)
 
-    def delete_many(self, topics: list[Topic], charge: Charge = charge_nothing) -> Steps[dict[str, KafkaError]]:
+    def delete_many(self, topics: list[Topic], charge: Charge = charge_nothing, *,
+                    removes_at_once: bool = False) -> Steps[dict[str, KafkaError]]:
         """Delete topics durably, except topics that were deleted in the meantime.
 
-        Their files are removed after file.delete.delay.ms.
+        Their files are removed after file.delete.delay.ms, or without that delay.
 
         Return {topic name: the error that `charge` raised} for the topics that are not deleted. Raise KafkaError if no
         topic can be deleted.
@@ -190,7 +191,7 @@ class TopicRegistry:
             leaving: list[Topic] = []
             try:
                 yield from self._hide(found, results, leaving, refused)
-                yield from self._close(leaving)
+                yield from self._close(leaving, removes_at_once)
             finally:
                 self._leaving.difference_update(topic.name for topic in leaving)
             return refused
@@ -219,14 +220,14 @@ class TopicRegistry:
             if pace.spend():
                 yield
 
-    def _close(self, topics: list[Topic]) -> Steps[None]:
+    def _close(self, topics: list[Topic], removes_at_once: bool) -> Steps[None]:
         """Close the partitions of deleted topics, and rename their directories."""
         for topic in topics:
             for partition in topic.partitions:
                 partition.mark_deleted()
                 yield
         yield from self.log_manager.delete_logs(
-            (topic.name, partition.partition) for topic in topics for partition in topic.partitions)
+            ((topic.name, partition.partition) for topic in topics for partition in topic.partitions), removes_at_once)
         for topic in topics:
             for listener in self.on_topic_deleted:
                 listener(topic)

@@ -34,8 +34,8 @@ class Script:
         self.temporary = tmp_path / 'temporary'
         self.temporary.mkdir(exist_ok=True)
         self.process = subprocess.Popen([sys.executable, '-c', script], cwd=ROOT, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL, start_new_session=True,
-                                        env={**os.environ, 'TMPDIR': str(self.temporary)})
+                                        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
+                                        start_new_session=True, env={**os.environ, 'TMPDIR': str(self.temporary)})
         assert self.process.stdout is not None and self.process.stdin is not None
         keeper, first, second, self.address, self.data_dir = self.process.stdout.readline().split()
         self.descriptors = [os.pidfd_open(int(pid)) for pid in (keeper, first, second)]
