@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker_tools.proxy.relay import MUTE_ANSWERS, MUTE_REQUESTS, Proxy
 from kbroker_tools.verify.broker_command import BrokerCommand
-from kbroker_tools.verify.proxy import MUTE_ANSWERS, MUTE_REQUESTS, Proxy
 from kbroker_tools.verify.recorder import Recorder
 
 NETWORK_FAULTS = ('cut', 'delay', 'hold', 'half-open')

@@ -20,13 +20,13 @@ from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.protocol.api_keys import ApiKey
+from kbroker_tools.proxy.relay import Proxy
 from kbroker_tools.verify.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verify.clients import java, own
 from kbroker_tools.verify.clients.face import ClientFailure, Maker, Membership, Place
 from kbroker_tools.verify.final_read import read_to_ends
 from kbroker_tools.verify.lines import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker_tools.verify.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
-from kbroker_tools.verify.proxy import Proxy
 from kbroker_tools.verify.recorder import Recorder
 from kbroker_tools.verify.sharing import DELIVERY_LIMIT, MEMBERS, ShareGroup, Sharer, drain, prepare
 from kbroker_tools.verify.workloads import (

@@ -15,9 +15,9 @@ from support.runner.free_ports import free_port
 from support.runner.machine_requirements import do_without
 
 from kbroker_tools.commands import verify
+from kbroker_tools.proxy.relay import Proxy
 from kbroker_tools.verify.broker_command import CLOCK_FILES, BrokerCommand, BrokerCommandError
 from kbroker_tools.verify.nemesis import Nemesis
-from kbroker_tools.verify.proxy import Proxy
 from kbroker_tools.verify.recorder import Recorder
 from kbroker_tools.verify.run import Plan, Run
 from kbroker_tools.verify.workloads import Setting, Worker

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kbroker.base.errors import ProtocolError
-from kbroker_tools.verify.addresses import rewritten
+from kbroker_tools.proxy.addresses import rewritten
 
 RECEIVE_BYTES = 256 * 1024
 MOST_QUEUED_BYTES = 8 << 20

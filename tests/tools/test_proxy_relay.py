@@ -1,4 +1,4 @@
-"""The proxy of kbroker-verify disturbs connections, and gives clients its own address instead of the broker's."""
+"""The proxy disturbs connections, and gives clients its own address instead of the broker's."""
 import random
 import socket
 import struct
@@ -10,8 +10,8 @@ import pytest
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import FindCoordinatorResponse, MetadataResponse
-from kbroker_tools.verify.addresses import rewritten
-from kbroker_tools.verify.proxy import MUTE_ANSWERS, Proxy
+from kbroker_tools.proxy.addresses import rewritten
+from kbroker_tools.proxy.relay import MUTE_ANSWERS, Proxy
 
 LIMIT_S = 120
 
