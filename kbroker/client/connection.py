@@ -176,6 +176,17 @@ class Connection:
         self._unsent.clear()
         self._called = None
 
+    def detach(self) -> socket.socket:
+        """Return the socket, ready for requests, and forget it. The caller closes it.
+
+        Raise ClientError if the connection is closed. Raise RuntimeError if a request is in flight.
+        """
+        opened = self._opened()
+        if self.in_flight or self.has_unsent:
+            raise RuntimeError(f'{self.in_flight} requests are in flight on {self!r}, expected none')
+        self._socket = None
+        return opened
+
     # ---- requests
 
     def version_of(self, request_class: type[Message], max_version: int | None = None, min_version: int = 0) -> int:
@@ -532,6 +543,14 @@ def _without(parts: list[memoryview], count: int) -> list[memoryview]:
             return [part[count:], *parts[number + 1:]]
         count -= len(part)
     return []
+
+
+def open_socket(host: str, port: int, config: ClientConfig) -> socket.socket:
+    """Return a socket that is connected to a broker, after the TLS handshake if the config requires TLS.
+
+    Raise ClientError if the broker cannot be reached.
+    """
+    return _connect(host, port, f'[{host}]:{port}' if ':' in host else f'{host}:{port}', config, TimeLimit(Clock()))
 
 
 def _connect(host: str, port: int, address: str, config: ClientConfig, limit: TimeLimit) -> socket.socket:

@@ -177,7 +177,7 @@ class Run:
             out = stack.enter_context(self._history.open('w', encoding='utf-8'))
             recorder = Recorder(out, [f'{place.topic.removeprefix(self._prefix)[1:]}-{place.partition}'
                                       for place in self._places], self._description())
-            proxy = Proxy(host.strip('[]'), int(port), random.Random(self._rng.random()))
+            proxy = Proxy([(host.strip('[]'), int(port))], random.Random(self._rng.random()))
             stack.callback(proxy.close)
             stop = threading.Event()
             setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address, own.CONNECTION))

@@ -95,7 +95,7 @@ def test_nothing_is_final_while_a_worker_goes_on(tmp_path):
     run, stop = Run(Plan('127.0.0.1:1', 0), tmp_path / 'history'), threading.Event()
     recorder = Recorder(io.StringIO(), [], {})
     worker = BusyWorker('busy', Setting(recorder, stop, [], dict), random.Random(1))
-    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+    with closing(Proxy([('127.0.0.1', 1)], random.Random(1))) as proxy:
         assert not run.work([worker], stop, recorder, proxy)
     assert "the worker 'busy' did not stop" in run.problems[0]
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_until_each_client_has_had_a_record_acknowledged(tmp_path)
     run.writers = {'late'}
     recorder = Recorder(io.StringIO(), [], {})
     worker = LateWriter('late', Setting(recorder, stop, [], dict), random.Random(1))
-    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+    with closing(Proxy([('127.0.0.1', 1)], random.Random(1))) as proxy:
         assert run.work([worker], stop, recorder, proxy)
     assert recorder.active_clients == {'late'} and run.problems == []
 
@@ -123,7 +123,7 @@ def test_a_run_goes_on_until_each_client_has_had_a_record_acknowledged(tmp_path)
 def test_a_run_does_not_wait_for_ever_for_a_client_that_writes_nothing(tmp_path):
     run, stop = Run(Plan('127.0.0.1:1', 0, patience_s=0.01), tmp_path / 'history'), threading.Event()
     run.writers = {'silent'}
-    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+    with closing(Proxy([('127.0.0.1', 1)], random.Random(1))) as proxy:
         assert run.work([], stop, Recorder(io.StringIO(), [], {}), proxy)
 
 
@@ -185,7 +185,7 @@ def test_the_clock_needs_libfaketime(tmp_path, monkeypatch):
 def test_the_clock_goes_back_after_its_jump_and_the_fault_is_recorded(tmp_path):
     out, stop = io.StringIO(), threading.Event()
     recorder = Recorder(out, [], {})
-    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+    with closing(Proxy([('127.0.0.1', 1)], random.Random(1))) as proxy:
         nemesis = Nemesis(('clock',), recorder, random.Random(1), proxy, None, tmp_path / 'clock')
         thread = threading.Thread(target=nemesis.run, args=(stop, (0, 0)))
         thread.start()
