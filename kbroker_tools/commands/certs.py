@@ -4,40 +4,15 @@ Existing files are not changed, so a second run can add a client. Only the owner
 """
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
-import secrets
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import click
 
+from kbroker_tools.base.certificates import CA_DAYS, NAME, Workshop, alternative_name
 from kbroker_tools.base.command import SETTINGS, Group, ToolError, version_option
 
-CA_DAYS = 3650
 PORT = 9093
-NAME = re.compile(r'[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?')
-NEW_KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
-CONFIGURATION = '[req]\ndistinguished_name=dn\n[dn]\n'
-"""A complete configuration for `openssl req`. The system's own configuration then has no effect."""
-AUTHORITY = """
-[authority]
-basicConstraints=critical,CA:TRUE,pathlen:0
-keyUsage=critical,keyCertSign,cRLSign
-subjectKeyIdentifier=hash
-"""
-LEAF = """
-[leaf]
-basicConstraints=critical,CA:FALSE
-keyUsage=critical,digitalSignature
-extendedKeyUsage={usage}
-subjectKeyIdentifier=hash
-authorityKeyIdentifier=keyid
-{names}
-"""
 BROKER_SETTINGS = """\
 # A broker for development: every client shows a certificate of {directory}/ca.pem.
 listeners=SSL://{bound}
@@ -85,7 +60,7 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days:
     for name in clients:
         if not NAME.fullmatch(name) or name in ('ca', 'broker'):
             raise ToolError(f'--client: found {name!r}, expected letters, digits, dots and dashes, not ca or broker')
-    names = 'subjectAltName=' + ','.join(map(_alternative_name, hosts))
+    names = 'subjectAltName=' + ','.join(map(alternative_name, hosts))
     os.umask(0o077)
     directory.mkdir(parents=True, exist_ok=True)
     workshop = Workshop(directory.resolve(), days)
@@ -102,15 +77,6 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days:
         click.echo(made)
 
 
-def _alternative_name(host: str) -> str:
-    try:
-        return f'IP:{ipaddress.ip_address(host)}'
-    except ValueError:
-        if not NAME.fullmatch(host):
-            raise ToolError(f'--host: found {host!r}, expected a name or an address') from None
-        return f'DNS:{host}'
-
-
 def _in_url(host: str) -> str:
     return f'[{host}]' if ':' in host else host
 
@@ -120,80 +86,6 @@ def _bound(hosts: tuple[str, ...]) -> str:
     Otherwise it means every network interface."""
     local = {'localhost', '127.0.0.1'}
     return f'127.0.0.1:{PORT}' if local.issuperset(hosts) else f':{PORT}'
-
-
-class Workshop:
-    """A directory of keys and certificates. Its methods create the files with the program `openssl`."""
-
-    def __init__(self, directory: Path, days: int):
-        self.directory = directory
-        self.made: list[Path] = []
-        self._days = days
-        program = shutil.which('openssl')
-        if program is None:
-            raise ToolError('found no program openssl, which makes the certificates: install the package openssl')
-        self._program = program
-
-    def make_authority(self) -> None:
-        """Create `ca.key` and `ca.pem`, unless they exist."""
-        key, certificate = self.directory / 'ca.key', self.directory / 'ca.pem'
-        if key.exists() and certificate.exists():
-            return
-        if certificate.exists():
-            raise ToolError(f'{certificate}: found no {key.name} beside it, which signs the certificates')
-        with self._file(CONFIGURATION + AUTHORITY) as configuration:
-            self._run('req', '-x509', *NEW_KEY, '-config', configuration, '-extensions', 'authority', '-days',
-                      str(CA_DAYS), '-subj', '/CN=kbroker development', '-keyout', str(key), '-out', str(certificate))
-        self.made += [certificate, key]
-
-    def make(self, file: str, subject: str, usage: str, names: str) -> None:
-        """Create `file`.pem with a key and the certificate for it, unless the file exists."""
-        path = self.directory / f'{file}.pem'
-        if path.exists():
-            return
-        with (self._file(CONFIGURATION + LEAF.format(usage=usage, names=names)) as configuration,
-              self._file('') as request, self._file('') as key, self._file('') as certificate):
-            self._run('req', '-new', *NEW_KEY, '-config', configuration, '-subj', f'/CN={subject}', '-keyout', key,
-                      '-out', request)
-            self._run('x509', '-req', '-in', request, '-CA', str(self.directory / 'ca.pem'), '-CAkey',
-                      str(self.directory / 'ca.key'), '-set_serial', str(secrets.randbits(120)), '-days',
-                      str(self._days), '-sha256', '-extfile', configuration, '-extensions', 'leaf', '-out',
-                      certificate)
-            self.write(path.name, Path(key).read_text() + Path(certificate).read_text())
-
-    def write(self, name: str, text: str) -> None:
-        """Create a file that only its owner can read, unless it exists."""
-        path = self.directory / name
-        if path.exists():
-            return
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, 'w') as file:
-            file.write(text)
-        self.made.append(path)
-
-    def _file(self, text: str) -> TemporaryPath:
-        return TemporaryPath(self.directory, text)
-
-    def _run(self, *arguments: str) -> None:
-        done = subprocess.run([self._program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              check=False)
-        if done.returncode:
-            raise ToolError(f'openssl {arguments[0]} failed: {" ".join(done.stderr.split())}')
-
-
-class TemporaryPath:
-    """The path of a temporary file with some text. Only the owner of the file can read it."""
-
-    def __init__(self, directory: Path, text: str):
-        handle, self._path = tempfile.mkstemp(dir=directory)
-        with os.fdopen(handle, 'w') as file:
-            file.write(text)
-
-    def __enter__(self) -> str:
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        os.unlink(self._path)
 
 
 if __name__ == '__main__':
