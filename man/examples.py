@@ -117,6 +117,12 @@ EXAMPLES: dict[str, list[Example]] = {
         ('Print the metrics of a cluster once, without those of internal topics:',
          "kbroker-exporter --bootstrap-server localhost:9092 --topics '[^_].*' --once"),
     ],
+    'kbroker-proxy': [
+        ('Let a broker appear as three, with a control port:',
+         'kbroker-proxy --bootstrap-server localhost:9092 --nodes 3 --control 127.0.0.1:19999'),
+        ('Give clients an address without TLS for a broker that needs a login:',
+         'kbroker-proxy --bootstrap-server kafka:9093 --command-config client.properties --listen 127.0.0.1:19092'),
+    ],
     'kbroker-features': [
         ('Print the feature levels of a cluster:',
          'kbroker-features --bootstrap-server localhost:9092 describe'),

@@ -70,8 +70,11 @@ def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
                 serve.make_context('serve', shlex.split(lines)[2:])
             elif lines.startswith('kbroker-acls --data-dir'):       # needs a stopped broker
                 main_of('acls').make_context('acls', shlex.split(lines.replace('/var/lib/kbroker', '/tmp'))[1:])
-            elif lines.startswith('kbroker-verify'):                # takes minutes
-                main_of('verify').make_context('verify', shlex.split(lines.replace('\\\n', ''))[1:])
+            elif lines.startswith(('kbroker-verify', 'kbroker-proxy')):     # takes minutes, or serves until a signal
+                program, *arguments = shlex.split(lines.replace('\\\n', ''))
+                name = program.removeprefix('kbroker-')
+                main_of(name).make_context(name, [each for each in arguments if not each.endswith('.properties')
+                                                  and each != '--command-config'])
             else:
                 if not can_run(lines):
                     continue
@@ -100,7 +103,7 @@ def test_the_first_steps_in_the_help_of_kbroker_show_a_transaction(shell):
 MAINTAINERS = 'docs/releasing.md'
 """The page whose commands change a checkout. tests/packaging tests them."""
 NOT_RUN = ('sudo ', 'pip install ', 'python3 -m venv ', 'uv tool ', 'pipx ', 'make ', 'kbroker serve ',
-           'kbroker-check --accept ', 'kbroker-verify ', 'podman ', 'podman-compose ')
+           'kbroker-check --accept ', 'kbroker-proxy ', 'kbroker-verify ', 'podman ', 'podman-compose ')
 """The beginnings of lines that `check_without_running` checks instead of running: they change the machine, do not end,
 take minutes, or need a stopped broker. `make containers` types those of podman.
 """

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         'acls': 'Print and change access control lists (ACLs).',
         'exporter': 'Serve the metrics of a Kafka cluster to Prometheus.',
         'perf': 'Measure the throughput and the latency of a broker.',
+        'proxy': 'Stand between clients and a Kafka broker or cluster.',
         'certs': 'Make certificates for a broker under development.',
     },
     'Log directories, and proof': {

@@ -14,9 +14,11 @@ from kbroker_tools.proxy.addresses import (
     Route,
     framed,
     header_bytes_of,
+    places_of,
     request_class,
     response_class,
     rewritten,
+    route_message,
 )
 
 LEAST_REQUEST_BYTES = 8
@@ -48,7 +50,7 @@ class Exchange:
         self.answer: bytes | None = None
         """The frame of the answer, once it is there."""
         self.change: Change | None = None
-        """Changes the decoded answer of the broker before it leaves, also its addresses; None if nothing changes."""
+        """Changes the decoded answer of the broker before it leaves."""
         self.facts: dict[str, Any] | None = None
         self.has_replied = False
         """True once the answer has passed its point."""
@@ -105,6 +107,9 @@ class Exchange:
             start = SIZE_BYTES + header_bytes_of(self.key, self.version)
             response = decode_message(response_class(self.key), frame, self.version, start)
             self.change(response)
+            places = places_of(self.key)
+            if places is not None and self.node is None:
+                route_message(response, places, route)
             self.answer = framed(response, self.version, frame[SIZE_BYTES:start])
 
 

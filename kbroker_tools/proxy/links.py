@@ -1,6 +1,7 @@
 """The two connections of a client: its own to the proxy, and the proxy's to the broker."""
 from __future__ import annotations
 
+import itertools
 import socket
 import ssl
 from collections import deque
@@ -14,10 +15,14 @@ MOST_QUEUED_REQUESTS = 1000
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+numbers = itertools.count(1)
+
+
 class Link:
     """The connection of a client, and the connection to the broker to which its requests are forwarded."""
 
     def __init__(self, client: socket.socket, broker: socket.socket, node: int | None = None):
+        self.id = next(numbers)
         self.client: socket.socket | None = client
         self.broker = broker
         self.node = node

@@ -1,10 +1,10 @@
 """A proxy between clients and brokers. It disturbs the network by delays, broken and half-open connections, and
 requests that are held back.
 
-One thread serves all connections. Other threads cause faults by commands to this thread. Only delays need no command:
-they last as long as `delay_s` is set. When a request is held back, the connection to its client is closed, but the
-connection to the broker stays open. When the request is released, it arrives at the broker over this connection. The
-client may then be in a later transaction.
+One thread serves all connections: its own, or that of a loop. Other threads cause faults by commands to this thread.
+Only delays need no command: they last as long as `delay_s` is set. When a request is held back, the connection to its
+client is closed, but the connection to the broker stays open. When the request is released, it arrives at the broker
+over this connection. The client may then be in a later transaction.
 
 A connection to a broker is opened in a thread of its own, because a TLS handshake and a login may take long.
 """
@@ -65,6 +65,9 @@ class Handler(Protocol):
     def reply(self, link: Link, exchange: Exchange) -> bool:
         """Return True if the answer waits, or does not leave."""
 
+    def forget(self, link: Link) -> None:
+        """Forget what waits on a link that was closed."""
+
 
 @dataclass(frozen=True)
 class Listener:
@@ -85,8 +88,10 @@ class Proxy:
     """A proxy. It has a port for each broker whose address appears in a response."""
 
     def __init__(self, brokers: Sequence[Address], rng: random.Random | None = None, *, front: Front | None = None,
-                 dial: Dial | None = None, nodes: Sequence[int] = (), handler: Handler | None = None):
-        """Start the proxy. With `nodes`, it has a port for each of these virtual brokers instead.
+                 dial: Dial | None = None, nodes: Sequence[int] = (), handler: Handler | None = None,
+                 own_thread: bool = True):
+        """Start the proxy. With `nodes`, it has a port for each of these virtual brokers instead. Without a thread of
+        its own, a loop calls `turn` when `fileno` is readable.
 
         Raise OSError, which names the address, if a port is not available.
         """
@@ -112,7 +117,6 @@ class Proxy:
         self._node_ports: dict[int, int] = {}
         self._node_listeners: dict[int, Listener] = {}
         self._delayed: list[tuple[float, int, Link, socket.socket, bytes]] = []
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._wanted: tuple[int, ...] = ()
         self._held: deque[tuple[Link, Exchange]] = deque()
@@ -122,8 +126,10 @@ class Proxy:
         except OSError:
             self._close_all()
             raise
-        self._thread = threading.Thread(target=self._run, name='proxy', daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if own_thread:
+            self._thread = threading.Thread(target=self._run, name='proxy', daemon=True)
+            self._thread.start()
 
     # ---- methods that any thread may call
 
@@ -147,8 +153,16 @@ class Proxy:
 
     def close(self) -> None:
         """Close all connections and end the thread."""
+        if self._thread is None:
+            self._is_stopping = True
+            self._close_all()
+            return
         self.command(lambda: setattr(self, '_is_stopping', True))
         self._thread.join()
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `turn` has something to do."""
+        return int(self._selector.fileno())
 
     def command(self, command: Callable[[], None]) -> None:
         """Call a function in the thread of the proxy."""
@@ -199,8 +213,8 @@ class Proxy:
     def _listen_next(self, targets: tuple[Address, ...]) -> Listener:
         """Listen on the next port that is free, or on any free one if the first port was chosen by the system."""
         if self.front.port:
-            used = [listener.port for listener in self._routes.values()]
-            for port in range(max(used, default=self.front.port) + 1, min(max(used) + PORTS_TO_TRY, 65536)):
+            last = max([*(listener.port for listener in self._routes.values()), *self._node_ports.values()])
+            for port in range(last + 1, min(last + PORTS_TO_TRY, 65536)):
                 try:
                     return self._listen(port, targets)
                 except OSError as error:
@@ -237,33 +251,32 @@ class Proxy:
     def _run(self) -> None:
         try:
             while not self._is_stopping:
-                dues = [heap[0][0] for heap in (self._delayed, self._timers) if heap]
-                timeout = max(min(dues) - time.monotonic(), 0) if dues else None
-                for key, events in self._selector.select(timeout):
-                    end = key.fileobj
-                    assert isinstance(end, socket.socket)
-                    if key.data is None:
-                        self._run_commands()
-                    elif isinstance(key.data, Link):
-                        self._serve(key.data, end, events)
-                    else:
-                        self._accept(key.data)
-                self._send_due()
+                self.turn(max(self._delayed[0][0] - time.monotonic(), 0) if self._delayed else None)
         except BaseException as error:
             self.problem = error
             raise
         finally:
             self._close_all()
 
+    def turn(self, timeout_s: float | None = 0) -> None:
+        """Serve the connections that are ready, at least after `timeout_s`."""
+        for key, events in self._selector.select(timeout_s):
+            end = key.fileobj
+            assert isinstance(end, socket.socket)
+            if key.data is None:
+                self._run_commands()
+            elif isinstance(key.data, Link):
+                self._serve(key.data, end, events)
+            else:
+                self._accept(key.data)
+        if self._delayed:
+            self._send_due()
+
     def _run_commands(self) -> None:
         with suppress(BlockingIOError):
             self._wake_reader.recv(4096)
         while not self._commands.empty():
             self._commands.get()()
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call a function in the thread of the proxy after a time."""
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), callback))
 
     def _close_all(self) -> None:
         for link in list(self._links):
@@ -477,8 +490,6 @@ class Proxy:
         self.close_link(link)
 
     def _send_due(self) -> None:
-        if not self._delayed and not self._timers:
-            return
         now = time.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             _, _, link, end, frame = heapq.heappop(self._delayed)
@@ -487,8 +498,6 @@ class Proxy:
                     self._send(link, end, frame)
                 except OSError:
                     self.close_link(link)
-        while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
 
     def _push(self, link: Link, end: socket.socket) -> None:
         unsent = link.unsent[end]
@@ -526,6 +535,8 @@ class Proxy:
         for end in link.ends():
             self._forget(link, end)
             end.close()
+        if self.handler is not None:
+            self.handler.forget(link)
 
     def _forget(self, link: Link, end: socket.socket) -> None:
         if link.events.pop(end, 0):
