@@ -110,11 +110,12 @@ bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against 
 	$(PY) bench/secured.py
 	$(PY) bench/spark.py
 
-bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 30 minutes. BENCH_ARGS='--set all' takes 60. A second run continues the first.
+bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 40 minutes. BENCH_ARGS='--set all' takes 70. A second run continues the first.
 	$(PY) bench/peers.py $(BENCH_ARGS)
 	$(PY) bench/transaction_cost.py
 	$(PY) bench/groups.py
 	$(PY) bench/shares.py
+	$(PY) bench/fresh_brokers.py
 
 docs: $(VENV)/installed-for-tests  ## Build the pages as a site, in build/site.
 	$(PY) docs/build.py build/site

@@ -1,4 +1,5 @@
-// Runs kfake as a separate process: one broker that stores its logs in a directory.
+// Runs kfake as a separate process: one broker that stores its logs in a directory. With -host, the brokers are in
+// memory: see host.go.
 package main
 
 import (
@@ -17,8 +18,13 @@ func main() {
 	port := flag.Int("port", 0, "port on 127.0.0.1; 0: any free port")
 	synced := flag.Bool("sync", false, "sync each batch instead of leaving it in the page cache")
 	certificate := flag.String("certificate", "", "serve TLS with this certificate file, which also holds the key")
+	isHost := flag.Bool("host", false, "start and end brokers as standard input says")
 	flag.Parse()
-	if err := serve(*directory, *port, *synced, *certificate); err != nil {
+	run := host
+	if !*isHost {
+		run = func() error { return serve(*directory, *port, *synced, *certificate) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
