@@ -3,17 +3,39 @@ first use. The modules that define these names are private.
 """
 from typing import TYPE_CHECKING
 
-__all__ = ['Broker', 'BrokerError', 'FoundRecord']
+__all__ = [
+    'Broker',
+    'BrokerError',
+    'Clock',
+    'Control',
+    'Fault',
+    'FoundRecord',
+    'Hold',
+    'NotReachedError',
+    'PartitionOffsets',
+    'Snapshot',
+    'Step',
+]
 
 if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
-    from kbroker.testing.errors import BrokerError
-    from kbroker.testing.questions import FoundRecord
+    from kbroker.testing.control import Clock, Control, Fault, Hold, Step
+    from kbroker.testing.errors import BrokerError, NotReachedError
+    from kbroker.testing.questions import FoundRecord, PartitionOffsets
+    from kbroker.testing.snapshots import Snapshot
 else:
     _HOMES = {
         'Broker': 'kbroker.testing.broker',
         'BrokerError': 'kbroker.testing.errors',
+        'Clock': 'kbroker.testing.control',
+        'Control': 'kbroker.testing.control',
+        'Fault': 'kbroker.testing.control',
         'FoundRecord': 'kbroker.testing.questions',
+        'Hold': 'kbroker.testing.control',
+        'NotReachedError': 'kbroker.testing.errors',
+        'PartitionOffsets': 'kbroker.testing.questions',
+        'Snapshot': 'kbroker.testing.snapshots',
+        'Step': 'kbroker.testing.control',
     }
 
     def __getattr__(name):

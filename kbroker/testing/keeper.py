@@ -30,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kbroker.base.clone import clone_directory
+
 MOST_BYTES = 1 << 20
 """The most bytes of a message."""
 PREFIX = 'kbroker-testing-'
@@ -39,17 +41,19 @@ PR_SET_PDEATHSIG = 1
 CONTROL = 'control'
 """The name of the control port among the ports of a broker."""
 DEFAULT_LISTENERS = {'PLAINTEXT': 'PLAINTEXT'}
+DEFAULT_SETTINGS = {'group.initial.rebalance.delay.ms': '0'}
+"""The settings of a test's broker that differ from Kafka's defaults: the first member of a group need not wait 3 s."""
 FOREIGN_VARIABLES = ('KBROKER_', 'WATCHDOG_', 'LISTEN_')
 """The first parts of the names of variables that a broker of a test must not obey."""
 
 Spec = dict[str, Any]
-"""The part of a broker that does not change between its starts: `data_dir`, `listeners`, `settings`, `has_control`."""
+"""The part of a broker that does not change between its starts. `spec_of` has its fields."""
 
 
 def spec_of(data_dir: str | None = None, listeners: dict[str, str] | None = None,
-            settings: dict[str, str] | None = None, has_control: bool = False) -> Spec:
-    return {'data_dir': data_dir, 'listeners': listeners or DEFAULT_LISTENERS, 'settings': settings or {},
-            'has_control': has_control}
+            settings: dict[str, str] | None = None, has_control: bool = False, copy_of: str | None = None) -> Spec:
+    return {'data_dir': data_dir, 'listeners': listeners or DEFAULT_LISTENERS,
+            'settings': {**DEFAULT_SETTINGS, **(settings or {})}, 'has_control': has_control, 'copy_of': copy_of}
 
 
 def reserve_port() -> socket.socket:
@@ -111,8 +115,8 @@ class Instance:
         return ['serve', '--log-json', '--data-dir', self.data_dir, *control, *assignments, *arguments]
 
     def facts(self) -> dict[str, Any]:
-        return {'pid': self.pid, 'data_dir': self.data_dir, 'ports': self.ports, 'log_path': str(self.log_path),
-                'state': self.state, 'exit_code': self.exit_code}
+        return {'pid': self.pid, 'directory': str(self.directory), 'data_dir': self.data_dir, 'ports': self.ports,
+                'log_path': str(self.log_path), 'state': self.state, 'exit_code': self.exit_code}
 
     def release(self) -> None:
         """Give the ports back."""
@@ -276,14 +280,15 @@ class Keeper:
         command = instance.command(arguments)
         pid = os.fork()
         if not pid:
-            self._run_broker(command, instance.log_path, working_directory, name[1:].decode())
+            self._run_broker(instance, command, working_directory, name[1:].decode())
         instance.pid, instance.state, instance.exit_code = pid, 'starting', None
         instance.notified = notified
         instance.pid_descriptor = os.pidfd_open(pid)
         self._watch(notified, lambda: self._hear(instance, notified))
         self._watch(instance.pid_descriptor, lambda: self._reap(instance))
 
-    def _run_broker(self, command: list[str], log_path: Path, working_directory: str, notify_name: str) -> NoReturn:
+    def _run_broker(self, instance: Instance, command: list[str], working_directory: str,
+                    notify_name: str) -> NoReturn:
         """Be the broker: the same as `kbroker serve` in a process of its own."""
         code: Any = 1
         try:
@@ -291,7 +296,7 @@ class Keeper:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(working_directory)
-            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = os.open(instance.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, sys.stdout.fileno())
             os.dup2(log, sys.stderr.fileno())
             os.closerange(sys.stderr.fileno() + 1, os.sysconf('SC_OPEN_MAX'))
@@ -299,6 +304,8 @@ class Keeper:
                 if name.startswith(FOREIGN_VARIABLES):
                     del os.environ[name]
             os.environ['NOTIFY_SOCKET'] = f'@{notify_name}'
+            if instance.spec['copy_of'] is not None and not os.path.exists(instance.data_dir):
+                clone_directory(instance.spec['copy_of'], instance.data_dir, lambda name: name != '.lock')
             from kbroker.daemon.main import main
 
             main(command, prog_name='kbroker')
@@ -349,9 +356,9 @@ def import_broker() -> None:
     """Import every module that a start of the broker needs, so that a fork has them."""
     importlib.import_module('kbroker.daemon.main')
     importlib.import_module('kbroker.daemon.broker')
-    apis = importlib.import_module('kbroker.apis')
-    for module in pkgutil.walk_packages(apis.__path__, 'kbroker.apis.'):
-        importlib.import_module(module.name)
+    for room in ('kbroker.apis', 'kbroker.control'):
+        for module in pkgutil.walk_packages(importlib.import_module(room).__path__, f'{room}.'):
+            importlib.import_module(module.name)
 
 
 def main() -> None:

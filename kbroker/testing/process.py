@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from kbroker.testing.errors import BrokerError
 
 START_LIMIT_S = 120.0
 END_LIMIT_S = 120.0
+KIT_LISTENER, KIT_USER = 'KBROKER_TESTING', 'kbroker-testing'
+PLAIN_LOGIN_MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule'
+CALM_LEVELS = ('debug', 'info', 'warning')
 MOST_LOG_LINES = 5
 """The most lines of the broker's log in an error."""
 
@@ -79,17 +84,62 @@ def _close_keeper() -> None:
         _keeper.close()
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a test gives for a broker. `Broker` documents the fields.
+
+    If all listeners need a login or TLS, or if the broker has an authorizer, it gets a further listener. On that one,
+    the kit logs in as a super user with a password that no one else knows.
+    """
+
+    data_dir: Path | None
+    copy_of: Path | None
+    settings: Mapping[str, str]
+    listeners: Mapping[str, str]
+    has_control: bool
+    password: str = field(default_factory=partial(secrets.token_urlsafe, 18))
+
+    @property
+    def kit_listener(self) -> str:
+        """The listener on which the kit asks its questions."""
+        if self.settings.get('authorizer.class.name'):
+            return KIT_LISTENER
+        return next((name for name, protocol in self.listeners.items() if protocol == 'PLAINTEXT'), KIT_LISTENER)
+
+    def spec(self) -> keeper_program.Spec:
+        settings, listeners = dict(self.settings), dict(self.listeners)
+        if self.kit_listener == KIT_LISTENER:
+            listeners[KIT_LISTENER] = 'SASL_PLAINTEXT'
+            prefix = f'listener.name.{KIT_LISTENER.lower()}'
+            settings[f'{prefix}.sasl.enabled.mechanisms'] = 'PLAIN'
+            settings[f'{prefix}.plain.sasl.jaas.config'] = (
+                f'{PLAIN_LOGIN_MODULE} required user_{KIT_USER}="{self.password}";')
+            others = settings.get('super.users')
+            settings['super.users'] = f'{others};User:{KIT_USER}' if others else f'User:{KIT_USER}'
+        return keeper_program.spec_of(
+            None if self.data_dir is None else str(self.data_dir.absolute()), listeners, settings, self.has_control,
+            None if self.copy_of is None else str(self.copy_of.absolute()))
+
+    def client_settings(self) -> dict[str, object]:
+        """Return the settings of the kit's clients, without the address."""
+        if self.kit_listener != KIT_LISTENER:
+            return {}
+        return {'security.protocol': 'SASL_PLAINTEXT', 'sasl.mechanism': 'PLAIN', 'sasl.jaas.config':
+                f'{PLAIN_LOGIN_MODULE} required username="{KIT_USER}" password="{self.password}";'}
+
+
 class Process:
     """One broker: its directory and ports, and the process that serves them while it runs."""
 
-    def __init__(self, spec: keeper_program.Spec):
+    def __init__(self, given: Given):
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._number = 0
+        spec, self.client_settings = given.spec(), given.client_settings()
         self._pair = shared_keeper().connect()
-        self._pair.settimeout(START_LIMIT_S)
         try:
-            facts = self._ask('open', spec=spec, working_directory=os.getcwd())
+            facts = self._ask('open', START_LIMIT_S, spec=spec, working_directory=os.getcwd())
+            self.directory = Path(facts['directory'])
             self.data_dir = Path(facts['data_dir'])
             self.ports: dict[str, int] = facts['ports']
             self.log_path = Path(facts['log_path'])
@@ -98,6 +148,7 @@ class Process:
             self._pair.close()
             raise
         self.pid: int = facts['pid']
+        self.client_settings['bootstrap.servers'] = f'127.0.0.1:{self.ports[given.kit_listener]}'
 
     @property
     def is_open(self) -> bool:
@@ -138,10 +189,15 @@ class Process:
         finally:
             self._pair.close()
 
+    def new_snapshot_directory(self) -> Path:
+        """Return a path at which nothing exists. It is removed when the test process ends."""
+        return self.directory.parent / f'snapshot-{secrets.token_hex(8)}'
+
     def log_lines(self) -> list[dict[str, Any]]:
         """Return the log of all processes of this broker. A line that is not JSON has only a message."""
         lines = []
-        for line in self.log_path.read_text(errors='replace').splitlines():
+        text = self.log_path.read_text(errors='replace') if self.log_path.exists() else ''
+        for line in text.splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:
@@ -151,9 +207,21 @@ class Process:
 
     def _check_running(self, facts: dict[str, Any]) -> None:
         if facts['state'] != 'running':
-            with contextlib.suppress(OSError):
-                tail = [str(line['message']) for line in self.log_lines()[-MOST_LOG_LINES:] if 'message' in line]
-                raise BrokerError('the broker did not start: ' + ('\n'.join(tail) or f'exit code {facts["exit_code"]}'))
+            raise BrokerError(f'the broker did not start: {self._last_words(facts)}')
+
+    def describe_end(self) -> str:
+        """Return how the process has ended, as the end of a sentence. Return nothing if it runs."""
+        if not self.is_open:
+            return ': this broker is closed'
+        facts = self._ask('await', waits_for=None)
+        if facts['state'] == 'running':
+            return ''
+        return f': the broker has ended with exit code {facts["exit_code"]}; call start(). {self._last_words(facts)}'
+
+    def _last_words(self, facts: Mapping[str, Any]) -> str:
+        """Return the last lines of the log that report a problem, or else the exit code."""
+        lines = [str(line['message']) for line in self.log_lines() if line.get('level', 'error') not in CALM_LEVELS]
+        return '\n'.join(lines[-MOST_LOG_LINES:]) or f'exit code {facts["exit_code"]}'
 
     def _ask(self, do: str, timeout_s: float = END_LIMIT_S, **fields: Any) -> dict[str, Any]:
         """Send a request to the keeper, and return its answer. Raise BrokerError."""
