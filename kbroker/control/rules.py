@@ -341,7 +341,7 @@ def has_facts(select: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
     topic, partition = select.get('topic'), select.get('partition')
     if topic is None and partition is None:
         return True
-    return any((topic is None or matches(topic, target.get('topic', '')))
+    return any((topic is None or ('topic' in target and matches(topic, target['topic'])))
                and (partition is None or partition == target.get('partition'))
                for target in facts.get('targets', (facts,)))
 

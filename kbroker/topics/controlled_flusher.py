@@ -34,6 +34,7 @@ class ControlledFlusher(Flusher):
 
     def _begin(self, partition: Partition) -> bool:
         if partition not in self._passed:
+            self._watch_waiters()
             self._held[partition] = False
             if self._steps.reach('append.written', facts_of(partition, partition.log_end_offset),
                                  partial(self._sync_held, partition)):

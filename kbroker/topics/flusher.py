@@ -80,9 +80,7 @@ class Flusher:
 
         If no file descriptor is free to open the files, the partition waits for the next `kick`.
         """
-        if not self._watches_waiters and self._timers is not None:
-            self._watches_waiters = True
-            self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
+        self._watch_waiters()
         try:
             files, offset = partition.files_to_sync()
         except OSError as error:
@@ -95,6 +93,12 @@ class Flusher:
         self._syncing.add(partition)
         self._sync(files, partial(self._finished, partition, offset))
         return True
+
+    def _watch_waiters(self) -> None:
+        """Look for overdue waiters from now on, because a partition waits for a sync."""
+        if not self._watches_waiters and self._timers is not None:
+            self._watches_waiters = True
+            self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
 
     def _expire_waiters(self) -> None:
         """Complete the overdue waiters with an error. Schedule the next check while partitions wait for a sync."""

@@ -127,13 +127,10 @@ cdef class Dispatcher(FrameServer):
 
     cdef int _serve_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
                             bint follows_unanswered) except -1:
-        if self._steps is not None and self._holds(request, session, body, frame_bytes, follows_unanswered):
-            return 0
-        return self._begin_request(request, session, body, frame_bytes, follows_unanswered)
-
-    cdef int _begin_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
-                            bint follows_unanswered) except -1:
         cdef Handler handler = request.api.handlers[request.version - request.api.min_version]
+        if self._steps is not None and request.steps is None and self._holds(
+                request, session, body, frame_bytes, follows_unanswered):
+            return 0
         if self.arrived_us:
             self._begin_timing(request)
         if self._quotas is not None:
@@ -304,7 +301,7 @@ cdef class HeldRequest:
         dispatcher.arrived_us = self.arrived_us
         dispatcher._watch.restart()
         try:
-            dispatcher._begin_request(self.request, self.session, &body, self.frame_bytes, self.follows_unanswered)
+            dispatcher._serve_request(self.request, self.session, &body, self.frame_bytes, self.follows_unanswered)
         except ProtocolError as error:
             self._close(error)
         finally:
