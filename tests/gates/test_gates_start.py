@@ -7,8 +7,9 @@ from callgrind import LIMIT_S, callgrind, read_total, run_program
 INSTRUCTIONS = {(3, 11): 617_000_000}  # 612,107,339
 """Maps each version of Python to the bound on instructions of a start on an empty directory with compiled bytecode."""
 NOT_AT_A_START = {'asyncio', 'ssl', 'cryptography', 'rich', 'subprocess', 'tempfile', 'pyarrow', 'multiprocessing',
-                  'concurrent.futures', 'backports.zstd', 'compression.zstd', 'lz4', 'cramjam', 'kbroker.client', 'kbroker.control',
-                  'kbroker.control.rules', 'kbroker.topics.controlled_flusher', 'kbroker.protocol.targets'}
+                  'concurrent.futures', 'backports.zstd', 'compression.zstd', 'lz4', 'cramjam', 'kbroker.client',
+                  'kbroker.control', 'kbroker.control.rules', 'kbroker.topics.controlled_flusher',
+                  'kbroker.protocol.targets'}
 """The start must not import these modules: they are slow to import, and only some features need them.
 
 Without the modules of control, no operation can be held or made to fail.
