@@ -46,7 +46,7 @@ cdef class Steps:
         """Forget the requests and the replies of a closed connection."""
 
     cpdef close(self):
-        """Let all operations go on, from now on, because the broker stops. Forget the requests that have not begun."""
+        """Let all operations go on, now and later, because the broker stops."""
 
 
 cdef class Callback(Completion):

@@ -223,8 +223,7 @@ class Rules(Steps):
         self._is_closed = True
         for operation in list(self.waiting.values()):
             operation.forget()
-            if not hasattr(operation.proceed, 'fail'):     # only a request that has not begun can fail
-                operation.proceed()
+            operation.proceed()
         self._notify()
 
     def steps_since(self, number: int, most: int = MOST_AT_ONCE) -> tuple[list[dict[str, Any]], int]:
