@@ -7,12 +7,13 @@ from kbroker.base.turn_watch cimport TurnWatch, read_us
 cdef inline int64_t now_us() noexcept nogil:
     """Return the microseconds of the system's monotonic clock.
 
-    Time budgets use this clock. A ManualClock does not replace it.
+    Time budgets use this clock. No other clock replaces it.
     """
     return read_us(CLOCK_MONOTONIC)
 
 
 cdef class Clock:
+    cdef readonly bint is_stopped
     cpdef int64_t wall_ms(self) except? -1
     cpdef int64_t monotonic_ms(self) except? -1
 
@@ -26,7 +27,7 @@ cdef class Timer:
 
 
 cdef class Timers:
-    cdef Clock clock
+    cdef readonly Clock clock
     cdef TurnWatch turn_watch
     cdef list heap
     cdef list leaving                   # a second heap: its timers move to `heap`, the cancelled ones are dropped
@@ -39,4 +40,5 @@ cdef class Timers:
     cdef list earlier_heap(self)
     cdef int look_ahead(self) except -1
     cdef int64_t delay_ms(self) except? -1
+    cdef int64_t wait_ms(self) except? -1
     cdef int run_due_callbacks(self, int64_t most_us=*) except -1

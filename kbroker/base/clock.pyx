@@ -1,4 +1,6 @@
-"""The broker's clock and timers. Tests replace the clock with a ManualClock."""
+"""The broker's clock and timers. A broker with a control port has a ControlledClock; tests in one process have a
+ManualClock.
+"""
 from heapq import heappop, heappush
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -38,24 +40,54 @@ cdef class Clock:
         return read_ms(CLOCK_MONOTONIC)
 
 
-cdef class ManualClock(Clock):
-    """A clock that moves only when `advance` or `set_wall_ms` is called."""
+cdef class ControlledClock(Clock):
+    """The machine's time, until the clock is stopped or moved. Both times of the clock move together."""
+    # Added to the machine's times. While the clock is stopped, these are its times.
     cdef int64_t _wall_ms
     cdef int64_t _monotonic_ms
 
-    def __init__(self, int64_t wall_ms=1_700_000_000_000):
-        self._wall_ms = wall_ms
-
     cpdef int64_t wall_ms(self) except? -1:
-        return self._wall_ms
+        return self._wall_ms if self.is_stopped else self._wall_ms + read_ms(CLOCK_REALTIME)
 
     cpdef int64_t monotonic_ms(self) except? -1:
-        return self._monotonic_ms
+        return self._monotonic_ms if self.is_stopped else self._monotonic_ms + read_ms(CLOCK_MONOTONIC)
 
     def advance(self, int64_t ms):
-        """Move the wall clock and the monotonic clock by `ms` milliseconds."""
+        """Move the wall clock and the monotonic clock by `ms` milliseconds. Raise ValueError if `ms` is negative."""
+        if ms < 0:
+            raise ValueError(f'found {ms} ms, expected 0 or more: a clock never goes backwards')
         self._wall_ms += ms
         self._monotonic_ms += ms
+
+    def stop(self):
+        """Stop both times, until `run`."""
+        if not self.is_stopped:
+            self._wall_ms, self._monotonic_ms = self.wall_ms(), self.monotonic_ms()
+            self.is_stopped = True
+
+    def run(self):
+        """Let both times go on from their present values, with the machine's time."""
+        if self.is_stopped:
+            self._wall_ms -= read_ms(CLOCK_REALTIME)
+            self._monotonic_ms -= read_ms(CLOCK_MONOTONIC)
+            self.is_stopped = False
+
+    def continue_from(self, int64_t wall_ms, *, bint is_stopped):
+        """Set the wall clock to that of an earlier process, before anything has read this clock."""
+        self._wall_ms = wall_ms if is_stopped else wall_ms - read_ms(CLOCK_REALTIME)
+        self.is_stopped = is_stopped
+
+    def ahead_ms(self):
+        """Return by how many milliseconds the wall clock is ahead of the machine's. The result may be negative."""
+        return self.wall_ms() - read_ms(CLOCK_REALTIME)
+
+
+cdef class ManualClock(ControlledClock):
+    """A stopped clock, whose wall clock can also be set alone."""
+
+    def __init__(self, int64_t wall_ms=1_700_000_000_000):
+        self._wall_ms = wall_ms
+        self.is_stopped = True
 
     def set_wall_ms(self, int64_t wall_ms):
         """Set the wall clock, as an operator or NTP may. The monotonic clock does not change."""
@@ -149,6 +181,14 @@ cdef class Timers:
         if self.next_deadline_ms == NEVER:
             return NEVER
         return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
+
+    cdef int64_t wait_ms(self) except? -1:
+        """Return the milliseconds that a loop may wait for the next deadline: 0 if it has passed, NEVER without timers.
+
+        A stopped clock reaches no deadline, so the result is NEVER, too. A call that moves the clock wakes the loop.
+        """
+        cdef int64_t delay_ms = self.delay_ms()
+        return NEVER if delay_ms and self.clock.is_stopped else delay_ms
 
     cdef int run_due_callbacks(self, int64_t most_us=TICK_US) except -1:
         """Run the callbacks whose deadline has passed, the earliest deadline first, for at most `most_us` microseconds.

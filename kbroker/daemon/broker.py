@@ -103,12 +103,14 @@ class Broker:
     _monitoring: Monitoring | None = None
     _is_stopping = False
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, controlled_clock: Clock | None = None):
+        """Create the parts of a broker. With `controlled_clock`, its timers and its records follow this clock."""
         self.config = config
-        clock = Clock()
+        clock = controlled_clock or Clock()
         self.turn_watch = TurnWatch(config.kbroker_measure_turns)
         self.timers = Timers(clock, self.turn_watch)
-        self.reactor = Reactor(clock, self.timers)
+        machine_timers = None if controlled_clock is None else Timers(Clock(), self.turn_watch)
+        self.reactor = Reactor(clock, self.timers, machine_timers)
         self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
         self.cleaning_worker = Worker(self.reactor, name='cleaner')
         self.reading_worker = Worker(self.reactor, name='reader')

@@ -228,7 +228,7 @@ def _run(broker: Any) -> None:
     systemd.notify('READY=1', f'STATUS=Serving on {broker.address}')
     interval_ms = systemd.watchdog_interval_ms()
     if interval_ms is not None:
-        broker.timers.every(interval_ms, lambda: systemd.notify('WATCHDOG=1'))
+        broker.reactor.machine_timers.every(interval_ms, lambda: systemd.notify('WATCHDOG=1'))
     broker.run()
     log.info('stopped')
 

@@ -89,7 +89,7 @@ cdef class Commons:
         self.on_close = on_close
         self.max_request_bytes = limits.max_request_bytes
         self.memory = ConnectionMemory(reactor, limits.max_held_bytes)
-        self.newcomers = Newcomers(reactor.clock, reactor.timers, limits.max_connections)
+        self.newcomers = Newcomers(reactor.machine_timers.clock, reactor.machine_timers, limits.max_connections)
         self.submit = submit
         self.traffic = {}
         self.receive_buffers = ReceiveBuffers(receive_buffer_bytes, self.memory)

@@ -156,7 +156,7 @@ cdef class ConnectionMemory:
         self.in_line[connection] = None
         if not self.is_relieving:
             self.is_relieving = True
-            self.reactor.timers.after(RELIEF_MS, self._relieve)
+            self.reactor.machine_timers.after(RELIEF_MS, self._relieve)
         return 0
 
     cdef bint needs_leader(self) noexcept:
@@ -209,7 +209,7 @@ cdef class ConnectionMemory:
         self.leaving_bytes += written_bytes
         self.leaving.append(leaving)
         if len(self.leaving) == 1:
-            self.reactor.timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
+            self.reactor.machine_timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
         return 0
 
     def _unmap_part(self):
@@ -222,7 +222,7 @@ cdef class ConnectionMemory:
         if kept_bytes == 0:
             self.leaving.popleft()
         if self.leaving:
-            self.reactor.timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
+            self.reactor.machine_timers.after(UNMAP_INTERVAL_MS, self._unmap_part)
         freed_bytes, leaving.written_bytes = leaving.written_bytes - kept_bytes, kept_bytes
         self.leaving_bytes -= freed_bytes
         self.set_free(freed_bytes)
@@ -273,7 +273,7 @@ cdef class ConnectionMemory:
             self.admit_next()       # memory of a frame kept by its handler was freed outside of a turn
         if self.in_line and not self.is_relieving:
             self.is_relieving = True
-            self.reactor.timers.after(RELIEF_MS, self._relieve)
+            self.reactor.machine_timers.after(RELIEF_MS, self._relieve)
 
 
 cdef int unmap_from(char *at, size_t size) except -1:

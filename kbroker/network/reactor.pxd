@@ -27,6 +27,7 @@ cdef class EventHandler:
 cdef class Reactor:
     cdef readonly object clock
     cdef readonly Timers timers
+    cdef readonly Timers machine_timers     # `timers`, unless a test controls their clock
     cdef TurnWatch turn_watch
     cdef public bint takes_times    # whether each tick reads the clock, so that the times of requests are measured
     cdef int64_t tick_us            # when the tick's events were there; 0 unless `takes_times`

@@ -7,7 +7,7 @@ A tick has these steps, in this order:
     3. events, one `on_events` for each ready fd
     4. long turns: connections that used up their previous turn continue, for LONG_TURNS_US in all
     5. calls that worker threads have queued (`call_soon_threadsafe`)
-    6. timers whose time has come
+    6. timers whose time has come; then those of the machine's time, if a test controls the broker's clock
     7. `at_tick_end`: the node writes and flushes the appends of the tick
     8. `on_tick_end` of each handler that called `call_at_tick_end`: a connection sends all replies of the tick in one
        call, and the connections with long replies share LONG_SENDS_US
@@ -100,9 +100,14 @@ cdef class Reactor:
     def __cinit__(self):
         self.epoll_fd = self.wake_fd = -1
 
-    def __init__(self, clock, Timers timers not None):
+    def __init__(self, clock, Timers timers not None, Timers machine_timers=None):
+        """Run `timers`, and wait for their deadlines. `clock` is their clock.
+
+        If a test controls that clock, `machine_timers` are others, which follow the machine's time.
+        """
         self.clock = clock
         self.timers = timers
+        self.machine_timers = timers if machine_timers is None else machine_timers
         self.turn_watch = timers.turn_watch
         self.at_tick_end = []
         self.handlers = set()
@@ -235,6 +240,10 @@ cdef class Reactor:
         read(self.wake_fd, &count, sizeof(count))
         self.wake_sent = False
 
+    def is_idle(self):
+        """Return whether the loop has nothing left to do until an event or a deadline."""
+        return not (self.turns or self.long_turns or self.tick_ends or self.calls)
+
     def on_signal(self, int signal_number, callback):
         """Call `callback()` on the loop, between handlers, for each signal of this number.
 
@@ -298,6 +307,8 @@ cdef class Reactor:
         if self.calls:
             self.run_calls()
         self.timers.run_due_callbacks()
+        if self.machine_timers is not self.timers:
+            self.machine_timers.run_due_callbacks()
         self.end_tick()
         self.turn_watch.end_tick()
         self.retired.clear()
@@ -309,7 +320,9 @@ cdef class Reactor:
         if self.turns or self.long_turns or self.tick_ends or self.calls or self.stopping:
             timeout_ms = 0
         else:
-            delay_ms = min(self.timers.delay_ms(), MAX_WAIT_MS)
+            delay_ms = min(self.timers.wait_ms(), MAX_WAIT_MS)
+            if self.machine_timers is not self.timers:
+                delay_ms = min(delay_ms, self.machine_timers.wait_ms())
             if timeout_ms < 0 or delay_ms < timeout_ms:
                 timeout_ms = delay_ms
         with nogil:

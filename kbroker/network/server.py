@@ -162,7 +162,7 @@ class Server:
         self.close()
         if self._stop_sweeping is not None:
             self._stop_sweeping()
-        deadline = self._reactor.timers.after(deadline_ms, self._close_all)
+        deadline = self._reactor.machine_timers.after(deadline_ms, self._close_all)
 
         def drained() -> None:
             deadline.cancel()
@@ -303,7 +303,7 @@ class Server:
             logger.error('not accepting connections: %s (%d are open)', error.strerror, len(self.connections))
         for _, handler in self._listeners:
             self._reactor.pause(handler)
-        self._accept_pause = self._reactor.timers.after(ACCEPT_PAUSE_MS, self._resume_accepting)
+        self._accept_pause = self._reactor.machine_timers.after(ACCEPT_PAUSE_MS, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         if self._accept_pause is None:

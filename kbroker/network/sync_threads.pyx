@@ -92,7 +92,7 @@ cdef class SyncThreads:
     cdef TimeCounts times       # of the syncs, protected by the mutex
     cdef readonly int64_t files     # that were synced
     cdef readonly int64_t failures
-    cdef int64_t last_number
+    cdef readonly int64_t submitted     # the number of the last job
     cdef dict in_flight         # by number: (files, done); keeps the files open until they are synced
     cdef list threads
 
@@ -143,8 +143,8 @@ cdef class SyncThreads:
         job = <Job *>PyMem_RawMalloc(sizeof(Job) + len(files) * sizeof(Target))
         if job == NULL:
             raise MemoryError()
-        self.last_number += 1
-        job.number, job.count, job.synced, job.error = self.last_number, <int>len(files), 0, 0
+        self.submitted += 1
+        job.number, job.count, job.synced, job.error = self.submitted, <int>len(files), 0, 0
         target = <Target *>(job + 1)
         for file in files:
             target.descriptor = (<File>file).descriptor
@@ -155,6 +155,10 @@ cdef class SyncThreads:
         push(&self.waiting, job)
         pthread_cond_signal(&self.work_there)
         pthread_mutex_unlock(&self.mutex)
+
+    def completed(self):
+        """Return the number of the last job before which all jobs have completed, itself included."""
+        return next(iter(self.in_flight), self.submitted + 1) - 1
 
     def sync_times(self):
         """Return (bounds in seconds, counts, sum in seconds) of the times that jobs took in a thread. A job syncs the

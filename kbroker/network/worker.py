@@ -30,6 +30,9 @@ class Worker:
                          for index in range(threads)]
         self._closed = False
         self._drops_jobs = False
+        self.submitted = 0
+        """The number of jobs that were submitted. They finish in the order of `submit` if there is one thread."""
+        self._completed = 0
         for thread in self._threads:
             thread.start()
 
@@ -42,7 +45,12 @@ class Worker:
             return
         if self._closed:
             raise RuntimeError('submit to a worker that is closed')
+        self.submitted += 1
         self._jobs.put((job, done))
+
+    def completed(self) -> int:
+        """Return the number of jobs whose completions have run."""
+        return self._completed
 
     def close(self, *, drop_jobs: bool = False) -> None:
         """Finish the submitted jobs and join the threads. The last completions run in the next tick.
@@ -63,6 +71,9 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
+    def _count_completion(self) -> None:
+        self._completed += 1
+
     def _work(self) -> None:
         while (entry := self._jobs.get()) is not None:
             job, done = entry
@@ -71,3 +82,4 @@ class Worker:
             except BaseException as error:  # `done` must be called in any case, because a caller waits
                 result = error
             self._reactor.call_soon_threadsafe(partial(done, result))
+            self._reactor.call_soon_threadsafe(self._count_completion)
