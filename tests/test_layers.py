@@ -31,7 +31,7 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
 # Maps a room to the only rooms that may import it: only the daemon knows how requests arrive, and no part of the broker
 # uses the client.
-ONLY_FOR = {'network': {'daemon', 'http', 'metrics'}, 'client': {'testing'},
+ONLY_FOR = {'network': {'control', 'daemon', 'http', 'metrics'}, 'client': {'testing'},
             'http': {'control', 'daemon', 'page'}, 'metrics': {'daemon'}, 'page': {'daemon'}, 'control': {'daemon'}}
 
 TOOL_LAYERS = [
