@@ -55,7 +55,7 @@ cdef class Ending(Completion):
 
     cdef int append_prepare(self) except -1
     cdef int prepare_appended(self, object error) except -1
-    cpdef int reply_and_mark(self) except -1
+    cdef int reply_and_write_markers(self) except -1
     cdef bint holds(self, str point, Py_ssize_t number, proceed) except -1
     cdef int write_markers(self) except -1
     cdef int write_markers_of(self, list numbers) except -1

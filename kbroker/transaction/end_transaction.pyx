@@ -242,14 +242,18 @@ cdef class Ending(Completion):
             return 0 if self.done is None else self.done.complete(error, 0, None)
         if self.ender.steps is not None and self.holds('transaction.prepared', NO_PARTITION, self.reply_and_mark):
             return 0
-        return self.reply_and_mark()
+        return self.reply_and_write_markers()
 
-    cpdef int reply_and_mark(self) except -1:
+    cdef int reply_and_write_markers(self) except -1:
         if self.done is not None:
             self.done.complete(None, 0, self.metadata.pending)
         if self.ender.is_stopped:       # while the transaction was held; the next start writes the markers
             return 0
         return self.write_markers()
+
+    def reply_and_mark(self):
+        """Continue with a transaction that was held when its decision was durable."""
+        self.reply_and_write_markers()
 
     cdef bint holds(self, str point, Py_ssize_t number, proceed) except -1:
         """Return whether the transaction must wait at a point. `number` is the index of the partition, or NO_PARTITION.
