@@ -93,10 +93,13 @@ class ClockFile:
         self._file.write_at(json.dumps(found).ljust(FILE_BYTES - 1).encode() + b'\n', 0)
 
     def read(self, clock: ControlledClock) -> None:
-        """Let the clock continue from the file, if there is one. Raise ConfigError if the file has another content."""
-        if not self._fs.exists(self._path):
+        """Let the clock continue from the file, if there is one. Raise ConfigError if the file has another content.
+
+        A file whose first write failed is empty. After a crash of the machine, it may also have zeros.
+        """
+        text = self._fs.read_file(self._path).decode(errors='replace') if self._fs.exists(self._path) else ''
+        if not text.strip('\0'):
             return
-        text = self._fs.read_file(self._path).decode(errors='replace')
         try:
             ((name, value_ms),) = json.loads(text).items()
             if name not in ('stopped_at_ms', 'ahead_ms') or type(value_ms) is not int or abs(value_ms) > LATEST_MS:
