@@ -27,7 +27,10 @@ from support.runner.soak_totals import KINDS, PROPERTY, add_to, counts_of  # noq
 sys.meta_path.append(SkipImports(packages_left_out()))
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser, pluginmanager):
+    if not pluginmanager.has_plugin('kbroker'):     # kbroker is not installed, or not with its entry points
+        from kbroker.testing import plugin
+        pluginmanager.register(plugin, 'kbroker')
     parser.addoption('--against', choices=('kbroker', 'apache-kafka'), default='kbroker',
                      help='the broker that the judges meet; Apache Kafka shows whether the judges are right')
     parser.addoption('--soak-share', type=soak_share_of_text, default=1, metavar='SHARE',

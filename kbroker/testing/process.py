@@ -128,6 +128,10 @@ class Given:
                 f'{PLAIN_LOGIN_MODULE} required username="{KIT_USER}" password="{self.password}";'}
 
 
+open_processes: list[Process] = []
+"""The brokers of this test process that are not closed, in the order of their starts."""
+
+
 class Process:
     """One broker: its directory and ports, and the process that serves them while it runs."""
 
@@ -149,6 +153,7 @@ class Process:
             raise
         self.pid: int = facts['pid']
         self.client_settings['bootstrap.servers'] = f'127.0.0.1:{self.ports[given.kit_listener]}'
+        open_processes.append(self)
 
     @property
     def is_open(self) -> bool:
@@ -183,6 +188,7 @@ class Process:
         """
         if not self.is_open:
             return
+        open_processes.remove(self)
         try:
             if self._owner == os.getpid():
                 self._ask('close', keep_as=None if keep_as is None else str(keep_as.absolute()))
