@@ -46,6 +46,13 @@ def test_the_bench_of_security_prints_its_tables():
     assert all(re.fullmatch(r'\d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\)', cell) for row in rows[3:] for cell in row[3:])
 
 
+def test_the_bench_of_the_fixture_measures_three_suites():
+    lines = run(['bench/fixture.py', '--quick']).splitlines()
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
+    assert [row[0] for row in rows[1:]] == ['one process', 'two processes', 'tests of 0.4 s']
+    assert all(float(row[4]) > 0 for row in rows[1:])
+
+
 def test_the_bench_of_clients_prints_its_tables():
     lines = run(['bench/clients.py', '--quick']).splitlines()
     rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
