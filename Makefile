@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers macos smoke upgrade clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package sbom reproducible image workflows wheels smoke-arm64 containers macos smoke upgrade suites clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -244,6 +244,12 @@ smoke-arm64: $(VENV)/installed build/packaging/installed  ## Run packaging/smoke
 upgrade:  ## Upgrade a broker from OLD=v1.0.0 and roll it back, under load. OLD and NEW are wheels or commits; NEW is the working tree.
 	@test -n '$(OLD)' || { echo 'expected OLD: a wheel or a commit of an earlier release, such as OLD=v1.0.0' >&2; exit 2; }
 	$(PYTHON) packaging/upgrade.py $(OLD) $(NEW)
+
+# The clone of aiokafka; a path works, too.
+AIOKAFKA ?= https://github.com/aio-libs/aiokafka
+SUITES ?=
+suites: $(VENV)/installed build  ## Run the test suites of taskiq-aio-kafka and aiokafka on the test kit. SUITES='aiokafka' chooses.
+	$(PY) tests/applications/suites/run.py --aiokafka $(AIOKAFKA) $(SUITES)
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info
