@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 from mkdocs.exceptions import Abort
 from support.kafka.skipped_apis import skipped_keys, skipped_versions
-from support.runner.command_runner import SCRIPTS, install_programs
+from support.runner.command_runner import SCRIPTS
 from support.runner.pages import PAGES, ROOT, blocks, load, rows_of_table, text_of
+from support.runner.suites import Suite
 
 import kbroker.client
 from kbroker.apis.serving.served import served_apis
@@ -24,6 +25,7 @@ from kbroker_tools.spark.options import ROWS
 from kbroker_tools.spark.sink import options as sink_options
 from kbroker_tools.stuck.causes import CAUSES
 
+TESTING = 'docs/testing.md'
 BYTES_OF_TYPES = {'int8': 1, 'int16': 2, 'int32': 4, 'uint32': 4, 'int64': 8}
 
 
@@ -68,15 +70,19 @@ def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
     assert (done.stdout, done.returncode) == (expected, 0), done.stderr
 
 
-def test_the_test_file_of_the_pages_passes(tmp_path):
-    """A page has an example of a test file. This test saves the example and runs it, as a reader would."""
-    program, = blocks('docs/testing.md', 'python')
-    (tmp_path / 'test_orders.py').write_text(program)
-    install_programs(tmp_path / 'bin')
-    done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', 'test_orders.py'],
-                          cwd=tmp_path, env=os.environ | {'PATH': f'{tmp_path / "bin"}:{os.environ["PATH"]}'},
+def test_the_first_program_of_the_page_about_testing_prints_what_the_page_says(tmp_path):
+    """The program runs in an empty directory, with nothing else started."""
+    program, expected = blocks(TESTING, 'python')[0], blocks(TESTING, 'text')[0]
+    done = subprocess.run([sys.executable, '-c', program], cwd=tmp_path, env=os.environ | {'PYTHONPATH': str(ROOT)},
                           capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout, done.returncode) == (expected, 0), done.stderr
+
+
+def test_the_test_files_of_the_page_about_testing_pass(tmp_path):
+    """The page has examples of test files. This test saves the examples and runs them, as a reader would."""
+    _, fixtures, class_of_unittest, *_ = blocks(TESTING, 'python')
+    run = Suite(tmp_path, f'{fixtures}\n\n{class_of_unittest}').run()
+    assert set(run.outcomes.values()) == {'PASSED'} and len(run.outcomes) == 4, run.output
 
 
 def test_the_settings_of_the_pages_exist_and_their_values_are_valid():
