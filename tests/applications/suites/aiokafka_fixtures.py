@@ -31,7 +31,8 @@ def kafka_server(ssl_folder):
     from kbroker.testing import Broker
     # As in Apache Kafka, an acknowledgement does not wait for the disk: some tests wait for 1 s only.
     settings = {'num.partitions': '2', 'kbroker.durability': 'page-cache',
-                'ssl.keystore.location': str(ssl_folder / 'broker.pem'), 'ssl.truststore.location': str(ssl_folder / 'ca.pem'), 'ssl.client.auth': 'required'}
+                'ssl.keystore.location': str(ssl_folder / 'broker.pem'),
+                'ssl.truststore.location': str(ssl_folder / 'ca.pem'), 'ssl.client.auth': 'required'}
     with Broker(listeners={'PLAINTEXT': 'PLAINTEXT', 'SSL': 'SSL'}, settings=settings) as broker:
         host, port = broker.bootstrap_servers.split(':')
         ssl_port = int(broker.address('SSL').split(':')[1])
