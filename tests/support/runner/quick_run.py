@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from support.runner.xdist_scheduling import LONGEST
 
-NEEDS_MORE = ('jvm', 'node', 'browser', 'valgrind', 'strace')
+NEEDS_MORE = ('jvm', 'node', 'go', 'browser', 'valgrind', 'strace')
 """The markers of tests that need a slow program, or one that machines often lack."""
 
 SLOW = (
