@@ -331,6 +331,22 @@ def test_a_rebalance_of_a_consumer_group_is_held_before_its_epoch(broker):
     assert joined.answer.member_epoch == joined_to_other.answer.member_epoch
 
 
+@pytest.mark.parametrize(('api', 'version', 'fields'), [
+    ('ShareGroupHeartbeat', 1, {'subscribed_topic_names': ['orders']}),
+    ('StreamsGroupHeartbeat', 0, {
+        'rebalance_timeout_ms': 60_000, 'active_tasks': [], 'standby_tasks': [], 'warmup_tasks': [], 'process_id': 'p',
+        'topology': {'epoch': 0, 'subtopologies': [{'subtopology_id': '0', 'source_topics': ['orders']}]}}),
+])
+def test_a_rebalance_of_another_kind_of_group_is_held(broker, api, version, fields):
+    find_group(broker.client)
+    held = broker.hold('group.rebalance', group='g')
+    beat = broker.client.begin(api, version, group_id='g', member_id='m', member_epoch=0, **fields)
+    broker.client.settle()
+    assert (beat.is_answered, len(held.held)) == (False, 1)
+    broker.release(held)
+    assert beat.answer.error_code == NONE
+
+
 def test_a_member_that_leaves_a_consumer_group_begins_a_rebalance(broker):
     find_group(broker.client)
     joined = begin_heartbeat(broker.client)
