@@ -37,7 +37,7 @@ class RecordingBroker:
     fails_with: Exception | None = None
     made: 'list[RecordingBroker]' = []  # noqa: RUF012  (a fresh subclass for each test)
 
-    def __init__(self, config):
+    def __init__(self, config, _controlled_clock=None, _controlling=None):
         self.config = config
         self.calls = []
         self.clock = ManualClock()

@@ -43,7 +43,9 @@ from kbroker.settings.rows import INT_MAX
 from kbroker.settings.table import addresses_with_limits
 
 if TYPE_CHECKING:
+    from kbroker.daemon.controlling import Controlling
     from kbroker.daemon.monitoring import Monitoring
+    from kbroker.log.jobs import Sync
     from kbroker.network.tls_contexts import TlsContexts
     from kbroker.security.certificates import Certificate
 
@@ -103,9 +105,13 @@ class Broker:
     _monitoring: Monitoring | None = None
     _is_stopping = False
 
-    def __init__(self, config: Config, controlled_clock: Clock | None = None):
-        """Create the parts of a broker. With `controlled_clock`, its timers and its records follow this clock."""
+    def __init__(self, config: Config, controlled_clock: Clock | None = None, controlling: Controlling | None = None):
+        """Create the parts of a broker. With `controlled_clock`, its timers and its records follow this clock.
+
+        With `controlling`, a test controls its steps, its disk and its process, too.
+        """
         self.config = config
+        self.controlling = controlling
         clock = controlled_clock or Clock()
         self.turn_watch = TurnWatch(config.kbroker_measure_turns)
         self.timers = Timers(clock, self.turn_watch)
@@ -122,8 +128,11 @@ class Broker:
         self.login_worker = Worker(self.reactor, name='logins')
         # The thread for tokens never waits for the network: it only verifies the signatures of tokens.
         self.token_worker = Worker(self.reactor, name='tokens')
-        self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
-                         self.validating_worker.submit, self.searching_worker.submit)
+        sync: Sync = self.sync_threads.sync
+        parts = (FileSystem(), sync, None) if controlling is None else controlling.parts(sync, self.timers)
+        fs, sync, steps = parts
+        self.node = Node(config, clock, self.timers, fs, sync, self.cleaning_worker.submit,
+                         self.validating_worker.submit, self.searching_worker.submit, steps)
         self.directory = self.node.directory
 
     @property
@@ -171,9 +180,12 @@ class Broker:
         status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
         if self._monitoring is not None:
             self._serve_metrics(self._monitoring)
+        if self.controlling is not None:
+            self.controlling.serve(self)
         self.ledger = [*ledger_of(self.node, self.server), Line(
             'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
-            'the oldest gives way'), *([] if self._monitoring is None else self._monitoring.ledger())]
+            'the oldest gives way'), *([] if self._monitoring is None else self._monitoring.ledger()),
+            *([] if self.controlling is None else self.controlling.ledger())]
         self._status_socket = status_socket
 
     def _answer(self, question: Report) -> Steps[Report]:
@@ -200,6 +212,7 @@ class Broker:
         return {
             'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
             'durability': self.config.kbroker_durability,
+            'control': None if self.controlling is None else self.controlling.address,
             'uptime_s': uptime_ms // 1000, 'uptime_ms': uptime_ms,
             'resident_bytes': resident_bytes, 'most_resident_bytes': most_resident_bytes,
             'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
@@ -260,6 +273,8 @@ class Broker:
         """
         self._progress = progress
         self._is_stopping = True
+        if self.controlling is not None:
+            self.controlling.stop()
         if progress is not None:
             self.node.on_progress = progress.note
         self.node.waiting_room.answer_all()
@@ -415,6 +430,8 @@ class Broker:
                 self._status_socket.close()
             if self._monitoring is not None:
                 self._monitoring.close()
+            if self.controlling is not None:
+                self.controlling.close()
             if hasattr(self, 'server'):
                 self.server.close()
             self.sync_threads.close()

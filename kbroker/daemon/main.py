@@ -93,8 +93,14 @@ def main() -> None:
                    'variable may have several, with blanks between them.')
 @click.option('--log-json', is_flag=True, envvar='KBROKER_LOG_JSON', show_envvar=True,
               help='Log JSON lines instead of human-readable ones.')
+@click.option('--control', metavar='HOST:PORT', envvar='KBROKER_CONTROL', show_envvar=True,
+              help='For tests: serve HTTP on this address, with which its clients stop the clock of the broker, hold '
+                   'its operations, make them fail, and kill it.')
+@click.option('--control-token-file', metavar='FILE', envvar='KBROKER_CONTROL_TOKEN_FILE', show_envvar=True,
+              help='The file with the token that clients of --control need. Without it, the address must be one of '
+                   'loopback.')
 def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
-          assignments: tuple[str, ...], log_json: bool) -> None:
+          assignments: tuple[str, ...], log_json: bool, control: str | None, control_token_file: str | None) -> None:
     """Run the broker until SIGTERM or SIGINT."""
     logs.set_up(log_json)
     _raise_descriptor_limit()
@@ -102,7 +108,7 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
         for number in _stopping_signals():
             _end_at_once_on(number)
     with keeping_everything():
-        broker = _start(config_file, data_dir, listen, advertise, assignments)
+        broker = _start(config_file, data_dir, listen, advertise, assignments, control, control_token_file)
     with exempting_the_old():
         _run(broker)
 
@@ -122,7 +128,7 @@ def keeping_everything() -> Iterator[None]:
 
 
 def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
-           assignments: tuple[str, ...]) -> Any:
+           assignments: tuple[str, ...], control: str | None, control_token_file: str | None) -> Any:
     _check_system()
     from kbroker.daemon.broker import Broker  # `kbroker --help` needs no compiled rooms
 
@@ -141,7 +147,8 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
     with _failing_in_one_line():
         config = _configure(given, warnings, config_file, names_in_file)
     with _failing_in_one_line(config):
-        broker = Broker(config)
+        controlling = _controlling(control, control_token_file, config)
+        broker = Broker(config, None if controlling is None else controlling.clock, controlling)
         broker.start()
     if os.environ.get(CONTAINER_VARIABLE) in CONTAINERS:
         from kbroker.daemon.container import warnings_in_a_container  # only containers need it
@@ -149,6 +156,17 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
         for warning in warnings_in_a_container(os.environ, broker.directory):
             log.warning('%s', warning)
     return broker
+
+
+def _controlling(address: str | None, token_file: str | None, config: Config) -> Any:
+    """Return the control of a broker by a test, or None without --control."""
+    if address is None:
+        if token_file is not None:
+            _fail('--control-token-file: found no --control, expected its address, too: --control HOST:PORT')
+        return None
+    from kbroker.daemon.controlling import Controlling  # only tests need it
+
+    return Controlling(address, token_file, config)
 
 
 def _address_of(advertise: str) -> str:

@@ -255,6 +255,8 @@ def lines_of(report: Report, before: Report | None = None) -> Iterator[str]:
     yield f'durability  {report["durability"]}'
     resident, most = (words_for_bytes(report[name]) for name in ('resident_bytes', 'most_resident_bytes'))
     yield f'memory      {resident} resident, at most {most} so far'
+    if report.get('control') is not None:
+        yield f'CONTROL     http://{report["control"]} can stop, kill and falsify this broker'
     if report['failure'] is not None:
         yield f'OFFLINE     {report["failure"]}'
     offline = report.get('offline', ())     # a broker of an earlier version has no such entry

@@ -47,7 +47,7 @@ class HttpConnection:
         self._socket = connected
         self._routes = routes
         self._on_close = on_close
-        self._clock = reactor.clock
+        self._clock = reactor.machine_timers.clock
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD_BYTES)
         self._request: h11.Request | None = None
         self._body = b''

@@ -101,7 +101,7 @@ class Routes:
             return self.refuse(HTTPStatus.FORBIDDEN, f'found a request of a page of {origin[:100]!r} in a browser, '
                                'expected one of a program: without the header Origin', ())
         kind = request.headers.get('content-type', '').partition(';')[0].strip().lower()
-        if kind != JSON and (request.body or request.method == 'POST'):
+        if kind != JSON and (request.body or kind):
             return self.refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                                f'found the content type {kind[:100]!r}, expected {JSON}: send the header '
                                f'Content-Type: {JSON}', ())

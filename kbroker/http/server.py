@@ -88,7 +88,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._is_full = False
         self._handler: EventHandler = reactor.watch(listener.fileno(), self._accept)
-        self._stop_sweeping = reactor.timers.every(SWEEP_MS, self._sweep)
+        self._stop_sweeping = reactor.machine_timers.every(SWEEP_MS, self._sweep)
 
     def ledger(self) -> list[Line]:
         """Return the line of the ledger about connections."""

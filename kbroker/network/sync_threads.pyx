@@ -129,15 +129,17 @@ cdef class SyncThreads:
     def sync(self, list files, done):
         """Sync `files` one after the other in a thread, then call `done(None)` on the loop.
 
-        At the first failure, skip the remaining files and call `done(error)` with the OSError. If a file is neither a
-        File nor a Directory, syncing it needs Python. The calling thread then syncs all of `files`.
+        At the first failure, skip the remaining files and call `done(error)` with the OSError. If a file is of a class
+        of its own, syncing it needs Python, unless the class says that it does not (`syncs_in_threads`). The calling
+        thread then syncs all of `files`.
         """
         cdef Job *job
         cdef Target *target
         if self.closing:
             raise RuntimeError('sync in threads that are closed')
         for file in files:
-            if type(file) is not File and type(file) is not Directory:
+            if (type(file) is not File and type(file) is not Directory
+                    and not getattr(type(file), 'syncs_in_threads', False)):
                 sync_inline(files, done)
                 return
         job = <Job *>PyMem_RawMalloc(sizeof(Job) + len(files) * sizeof(Target))

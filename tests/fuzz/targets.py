@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from fuzz import control_requests
 from fuzz.frames import Frames
 from joserfc.jwk import ECKey
 from support.brokers.in_process_broker import InProcessBroker
@@ -88,7 +89,7 @@ _held = contextlib.ExitStack()
 def close() -> None:
     """Stop the broker and delete the files that targets have made."""
     _held.close()
-    for made in (_errors, _orders_id, _broker, _mechanisms, _directory):
+    for made in (_errors, _orders_id, _broker, _mechanisms, _control_port, _directory):
         made.cache_clear()
 
 
@@ -422,6 +423,20 @@ def patterns() -> Iterator[bytes]:
     yield br'\pL\p{^Lu}\x{10FFFF}\Q.*\E\bx\B[\d\]\-]' + b'\nab'
 
 
+@cache
+def _control_port() -> control_requests.FuzzedPort:
+    directory = _directory() / 'controlled'
+    directory.mkdir()
+    return control_requests.FuzzedPort(directory)
+
+
+def run_control(data: bytes) -> None:
+    """Send bytes to a control port."""
+    errors = _errors()
+    assert len(_control_port().run(data)) <= MAX_OUTPUT_BYTES
+    errors.check()
+
+
 TARGETS = {
     'requests': Target(run_request, requests),
     'responses': Target(run_response, responses),
@@ -433,4 +448,5 @@ TARGETS = {
     'files': Target(run_file, files),
     'settings': Target(run_settings, settings),
     'patterns': Target(run_pattern, patterns),
+    'control': Target(run_control, control_requests.requests),
 }

@@ -324,12 +324,19 @@ def test_a_page_of_a_stranger_cannot_read_answers_through_a_name_of_its_own(serv
 
 @pytest.mark.parametrize(('headers', 'status'), [
     ({'content-type': 'application/json'}, 200), ({'content-type': 'Application/JSON; charset=utf-8'}, 200),
-    ({}, 415), ({'content-type': 'text/plain'}, 415), ({'content-type': 'application/x-www-form-urlencoded'}, 415),
+    ({}, 200), ({'content-type': 'text/plain'}, 415), ({'content-type': 'application/x-www-form-urlencoded'}, 415),
     ({'content-type': 'application/json', 'origin': 'http://localhost:8000'}, 403),
     ({'content-type': 'application/json', 'origin': 'null'}, 403)])
 def test_a_server_for_programs_refuses_what_a_page_can_send(serve, headers, status):
     route = Route('/stop', lambda _: text_answer(200, 'stopped'), methods=('POST',))
     assert serve(route, only_programs=True).client().ask('/stop', 'POST', **headers)[0] == status
+
+
+def test_a_server_for_programs_refuses_a_body_without_a_type(serve):
+    route = Route('/stop', lambda _: text_answer(200, 'stopped'), methods=('POST',))
+    client = serve(route, only_programs=True).client()
+    client.send(b'POST /stop HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}')
+    assert client.answer('POST')[0] == 415
 
 
 def test_a_server_may_have_another_form_for_what_it_refuses(serve):
