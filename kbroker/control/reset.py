@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kbroker.apis.serving.config_resources import differences, put_into_effect
+from kbroker.base.errors import KafkaError
+from kbroker.control.bodies import ControlError, check_names
+from kbroker.control.rules import Rules
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.config_records import config_record
 from kbroker.metadata.image import MetadataImage, ResourceType
@@ -20,6 +23,26 @@ from kbroker.protocol.messages import (
 )
 
 NOTHING: Mapping[str, Any] = {}
+
+
+def answer_reset(node: Any, rules: Rules, before: MetadataImage, body: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+    """Answer a request to reset the broker. Raise ControlError."""
+    check_names(body, ())
+    refuse_while_held(rules, 'reset')
+    try:
+        yield from reset(node, before)
+    except KafkaError as error:
+        raise ControlError(f'the broker cannot be reset: {error}', 503) from None
+    return {}
+
+
+def refuse_while_held(rules: Rules, what: str) -> None:
+    """Raise ControlError if an operation waits for a rule. It would go on later, in a broker that has changed."""
+    if not rules.waiting:
+        return
+    texts = [f'rule {rule.id}, {rule.text}' for rule in rules.all() if rule.held] or ['delays']
+    raise ControlError(f'no {what} is possible while operations wait: found {len(rules.waiting)}, by '
+                       f'{"; ".join(texts)}. Release them first', 409)
 
 
 def reset(node: Any, before: MetadataImage) -> Steps[None]:

@@ -26,6 +26,10 @@ STEP_BYTES, VALUE_BYTES, TARGET_BYTES = 700, 60, 300
 """Estimates of the memory of a recorded step: without its texts, of each text without its characters, and of each
 partition if it names several.
 """
+KIT_CLIENTS = 'kbroker-testing'
+"""The first part of the client ids of the test kit. Their requests pass all rules, and are no steps: the kit answers
+the questions of a test while the requests of the application are held.
+"""
 MOST_RULES = 1000
 MOST_COUNTED = 50_000
 """The most kinds of steps whose occurrences are counted. The count of the oldest kind then starts again."""
@@ -195,6 +199,8 @@ class Rules(Steps):
     # Steps
 
     def reach(self, point: str, facts: dict[str, Any], proceed: Any) -> bool:
+        if (facts.get('client_id') or '').startswith(KIT_CLIENTS):
+            return False
         step = self._note(point, facts)
         acting = [] if self._is_closed else [
             rule for rule in self._rules.values() if rule.point.name == point and rule.takes(step)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker import __version__
@@ -10,9 +11,11 @@ from kbroker.base.errors import ConfigError
 from kbroker.base.ledger import Line
 from kbroker.control.clock import ClockControl, ClockFile, open_clock
 from kbroker.control.disk import ControlledFileSystem, ControlledSync
+from kbroker.control.reset import answer_reset
 from kbroker.control.routes import MOST_RULE_BYTES, Controlled, routes_of
 from kbroker.control.rules import MOST_RECORD_BYTES, MOST_RULES, Rules
 from kbroker.control.server import ControlPort, Polls
+from kbroker.control.snapshot import answer_snapshot
 from kbroker.http.tokens import read_token
 from kbroker.log.fs import FileSystem
 from kbroker.settings.exposure import is_loopback
@@ -112,4 +115,7 @@ class Controlling:
                     'control': self.address, 'cluster_id': broker.node.metadata.cluster_id}
 
         assert self._clock_control is not None
-        return Controlled(self.rules, polls, facts, self._clock_control, {})
+        node, rules = broker.node, self.rules
+        return Controlled(rules, polls, facts, self._clock_control, {
+            '/reset': partial(answer_reset, node, rules, node.metadata.image),
+            '/snapshot': partial(answer_snapshot, node, rules)})

@@ -65,6 +65,13 @@ def world():
     return World()
 
 
+def test_requests_of_the_test_kit_pass_all_rules_and_are_no_steps(world):
+    world.add()
+    assert world.reach(api='Fetch', client_id='kbroker-testing').events == ['goes on']
+    assert world.reach(api='Fetch', client_id='kbroker').events == []
+    assert [step['client_id'] for step in world.rules.steps_since(0)[0]] == ['kbroker']
+
+
 # Matching
 
 @given(st.text('ab*', max_size=8), st.text('ab', max_size=8))
