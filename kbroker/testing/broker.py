@@ -12,7 +12,7 @@ from kbroker.base.errors import KafkaError
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client import GroupInfo, NewTopic, Producer, StreamsGroupInfo, TransactionInfo
 from kbroker.client.producer import Headers
-from kbroker.testing.control import WAIT_S, Clock, Control, Fault, Hold, Selector, Step, last_steps
+from kbroker.testing.control import WAIT_S, WORK_S, Clock, Control, Fault, Hold, Selector, Step, last_steps
 from kbroker.testing.errors import BrokerError, NotReachedError
 from kbroker.testing.keeper import CONTROL, DEFAULT_LISTENERS
 from kbroker.testing.process import Given, Process
@@ -49,7 +49,7 @@ class Broker:
 
     def __init__(self, *, data_dir: Path | str | None = None, copy_of: Path | str | None = None,
                  settings: Mapping[str, str] = NO_SETTINGS, listeners: Mapping[str, str] = DEFAULT_LISTENERS,
-                 control: bool = False):
+                 control: bool = True):
         if data_dir is not None and copy_of is not None:
             raise BrokerError(f'found data_dir {data_dir} and copy_of {copy_of}, expected one of them')
         self._process = Process(Given(None if data_dir is None else Path(data_dir),
@@ -318,7 +318,7 @@ class Broker:
     def snapshot(self) -> Snapshot:
         """Copy the directory of the running broker at one point of its history. Raise BrokerError while it holds."""
         directory = self._process.new_snapshot_directory()
-        self.control.ask('POST', '/snapshot', {'directory': str(directory)})
+        self.control.ask('POST', '/snapshot', {'directory': str(directory)}, limit_s=WORK_S)
         return Snapshot(directory)
 
 

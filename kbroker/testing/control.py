@@ -18,10 +18,12 @@ WAIT_S = 30.0
 """The seconds for which a wait of a test waits, unless the test says otherwise."""
 POLL_MS = 10_000
 """The most milliseconds of one long poll."""
-MOVE_MS = 600_000
-"""The most milliseconds that a move of the clock takes: all that follows from its deadlines is done first."""
-SPARE_S = 30.0
-"""The seconds for which an answer may take longer than its long poll."""
+ANSWER_S = 30.0
+"""The most seconds until an answer, beyond the time of a long poll."""
+WORK_S = 600.0
+"""The most seconds until the answer to a long work: a move of the clock, a snapshot of a large directory."""
+END_S = 5.0
+"""The most seconds until an answer of a broker that is about to be killed. It may be paused."""
 LAST_STEPS = 8
 """The most steps in the text of a failed wait."""
 
@@ -104,11 +106,12 @@ class Control:
         """All holds and faults of the test, also those that have ended."""
         self._past_steps: list[Step] | None = None
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, wait_ms: int = 0) -> Any:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *,
+            limit_s: float = ANSWER_S) -> Any:
         """Send a request, and return the decoded answer. Raise BrokerError with the text of an error."""
         text = None if body is None else json.dumps(body)
         for is_last in (False, True):
-            connection = self._connection(wait_ms)
+            connection = self._connection(limit_s)
             try:
                 connection.request(method, path, text, {'Content-Type': 'application/json'} if text else {})
                 response = connection.getresponse()
@@ -128,13 +131,13 @@ class Control:
             raise BrokerError(decoded['error'] if isinstance(decoded, dict) else f'{method} {path}: {response.status}')
         return decoded
 
-    def _connection(self, wait_ms: int) -> http.client.HTTPConnection:
+    def _connection(self, limit_s: float) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._local, 'connection', None)
         if connection is None:
             connection = self._local.connection = http.client.HTTPConnection('127.0.0.1', self.port)
-        connection.timeout = SPARE_S + wait_ms / 1000
+        connection.timeout = limit_s
         if connection.sock is not None:
-            connection.sock.settimeout(connection.timeout)
+            connection.sock.settimeout(limit_s)
         return connection
 
     def close(self) -> None:
@@ -166,7 +169,8 @@ class Control:
         return self._ask_steps(since, wait_ms)[1]
 
     def _ask_steps(self, since: int, wait_ms: int) -> tuple[list[Step], int]:
-        answer = self.ask('GET', f'/steps?{urlencode({"since": since, "wait_ms": wait_ms})}', wait_ms=wait_ms)
+        answer = self.ask('GET', f'/steps?{urlencode({"since": since, "wait_ms": wait_ms})}',
+                          limit_s=ANSWER_S + wait_ms / 1000)
         return [Step.of(facts) for facts in answer['steps']], answer['next']
 
     # ---- rules
@@ -177,13 +181,15 @@ class Control:
 
     def end(self) -> None:
         """Read what is known only to the process, before the test ends it."""
-        with suppress(BrokerError):
+        try:
+            facts_by_id = {facts['id']: facts for facts in self.ask('GET', '/rules', limit_s=END_S)['rules']}
             self._past_steps = self.steps()
-            for facts in self.ask('GET', '/rules')['rules']:
-                for rule in self.rules:
-                    if rule.is_active and rule.number == facts['id']:
-                        rule.adopt(facts)
+        except BrokerError:     # it is paused, or has ended meanwhile
+            self.note_death()
+            return
         for rule in self.rules:
+            if rule.is_active and rule.number in facts_by_id:
+                rule.adopt(facts_by_id[rule.number])
             rule.is_active = False
 
     def note_death(self) -> None:
@@ -201,17 +207,13 @@ class Control:
 
     def reset(self) -> None:
         """Remove all rules and steps, let the clock run, and empty the broker."""
-        self.remove_rules()
+        for rule in self.rules:
+            rule.is_active = False
         self.rules.clear()
         self.ask('DELETE', '/rules')
         self.ask('POST', '/clock', {'run': True})
-        self.ask('POST', '/reset', wait_ms=POLL_MS)
+        self.ask('POST', '/reset', limit_s=WORK_S)
         self.ask('DELETE', '/steps')
-
-    def remove_rules(self) -> None:
-        """Release everything that is held, and remove all rules."""
-        for rule in self.rules:
-            rule.remove()
 
     def unmatched(self) -> list[str]:
         """Return a description of each hold and fault that has matched no step."""
@@ -274,7 +276,8 @@ class Rule:
                 raise NotReachedError(self._failure(timeout_s, matched))
             wait_ms = min(left_ms, POLL_MS)
             query = urlencode({'matched': matched, 'wait_ms': wait_ms})
-            self.adopt(self._control.ask('GET', f'/rules/{self.number}?{query}', wait_ms=wait_ms))
+            self.adopt(self._control.ask('GET', f'/rules/{self.number}?{query}',
+                                         limit_s=ANSWER_S + wait_ms / 1000))
         if self.matched < matched:
             raise NotReachedError(f'{self.description} matched {self.matched} steps, expected {matched}, and has ended')
 
@@ -361,7 +364,7 @@ class Clock:
         self._move({'advance_ms': passed // timedelta(milliseconds=1)})
 
     def _move(self, body: Mapping[str, Any]) -> None:
-        self._control.ask('POST', '/clock', body, wait_ms=MOVE_MS)
+        self._control.ask('POST', '/clock', body, limit_s=WORK_S)
 
 
 def _time_of(answer: Mapping[str, Any]) -> datetime:

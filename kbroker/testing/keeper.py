@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import gc
 import importlib
@@ -55,7 +56,7 @@ Spec = dict[str, Any]
 
 
 def spec_of(data_dir: str | None = None, listeners: dict[str, str] | None = None,
-            settings: dict[str, str] | None = None, has_control: bool = False, copy_of: str | None = None) -> Spec:
+            settings: dict[str, str] | None = None, has_control: bool = True, copy_of: str | None = None) -> Spec:
     return {'data_dir': data_dir, 'listeners': listeners or DEFAULT_LISTENERS,
             'settings': {**DEFAULT_SETTINGS, **(settings or {})}, 'has_control': has_control, 'copy_of': copy_of}
 
@@ -145,7 +146,8 @@ class Connection:
 class Keeper:
     """The brokers of one test process. `run` returns when that process has ended, and everything is removed."""
 
-    def __init__(self, channel: socket.socket, parent_pid: int, temporary: str):
+    def __init__(self, channel: socket.socket, parent: int, temporary: str):
+        """`parent` is a descriptor of the test process."""
         self._channel = channel
         self._selector = selectors.DefaultSelector()
         remove_left_over(Path(temporary))
@@ -159,12 +161,13 @@ class Keeper:
         self._count = 0
         self._is_running = True
         self._watch(channel, self._accept)
-        self._watch(os.pidfd_open(parent_pid), self._end)
-        if os.getppid() != parent_pid:
-            self._end()
+        self._watch(parent, self._end)
 
     def run(self) -> None:
         try:
+            import_broker()
+            gc.collect()
+            gc.freeze()     # the collector of a fork must not copy the pages of all imported modules
             while self._is_running:
                 for key, _ in self._selector.select():
                     key.data()
@@ -247,10 +250,14 @@ class Keeper:
     def _do_close(self, connection: Connection, request: dict[str, Any]) -> None:
         """End the broker. Move its directory to `keep_as`, or remove the directory if that is None."""
         instance, connection.instance = self._instance_of(connection), None
-        if request['keep_as'] is not None:
-            self._kill(instance)
-            shutil.move(instance.data_dir, request['keep_as'])
-        self._close(instance)
+        try:
+            if request['keep_as'] is not None:
+                self._kill(instance)
+                if os.path.lexists(request['keep_as']):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request['keep_as'])
+                shutil.move(instance.data_dir, request['keep_as'])
+        finally:
+            self._close(instance)
         connection.reply(request['number'], {})
 
     def _instance_of(self, connection: Connection) -> Instance:
@@ -366,12 +373,15 @@ def import_broker() -> None:
 
 
 def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    keeper = Keeper(channel, int(sys.argv[2]), sys.argv[3])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    import_broker()
-    gc.collect()
-    gc.freeze()     # the collector of a fork must not copy the pages of all imported modules
+    parent_pid = int(sys.argv[2])
+    try:
+        parent = os.pidfd_open(parent_pid)
+    except ProcessLookupError:
+        return
+    if os.getppid() != parent_pid:      # the test process has ended, and another process has its id
+        return
+    keeper = Keeper(socket.socket(fileno=int(sys.argv[1])), parent, sys.argv[3])
     keeper.run()
 
 

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -70,7 +72,10 @@ _lock = threading.Lock()
 
 
 def shared_keeper() -> Keeper:
-    """Return the keeper of this process. A forked process gets a keeper of its own."""
+    """Return the keeper of this process. A forked process gets a keeper of its own. Raise BrokerError."""
+    if sys.platform != 'linux':
+        raise BrokerError(f'found the system {sys.platform}, expected Linux, which the broker needs. Run the tests in '
+                          'a Linux container or virtual machine')
     global _keeper
     with _lock:
         if _keeper is None or _keeper.pid != os.getpid() or not _keeper.is_running:
@@ -86,7 +91,7 @@ def _close_keeper() -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """What a test gives for a broker. `Broker` documents the fields.
+    """The arguments of a test for a broker. `Broker` documents them.
 
     If all listeners need a login or TLS, or if the broker has an authorizer, it gets a further listener. On that one,
     the kit logs in as a super user with a password that no one else knows.
@@ -178,8 +183,18 @@ class Process:
         return int(self._ask('signal', signal=number, waits_for='ended')['exit_code'])
 
     def await_end(self, timeout_s: float) -> int:
-        """Wait until the process has ended. Return its exit code, negative for a signal."""
-        return int(self._ask('await', timeout_s=timeout_s, waits_for='ended')['exit_code'])
+        """Wait until the process has ended. Return its exit code, negative for a signal. Raise BrokerError.
+
+        Other threads can use this object meanwhile.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                if not select.select([descriptor], [], [], timeout_s)[0]:
+                    raise BrokerError(f'the process {self.pid} of the broker did not end within {timeout_s:g} s')
+            finally:
+                os.close(descriptor)
+        return int(self._ask('await', waits_for='ended')['exit_code'])
 
     def close(self, keep_as: Path | None = None) -> None:
         """Kill the broker, release its ports, and remove its directory, or move the directory to `keep_as`.
