@@ -144,8 +144,12 @@ def _open_processes() -> list[Process]:
 
 
 def _fail(outcome: Any, message: str | None) -> None:
-    if message is not None and outcome.excinfo is None:
-        outcome.force_exception(pytest.fail.Exception(message, pytrace=False))
+    if message is None or outcome.excinfo is not None:
+        return
+    error = pytest.fail.Exception(message, pytrace=False)
+    if not hasattr(outcome, 'force_exception'):     # pluggy 1.0, with which pytest 7 works, has none
+        raise error
+    outcome.force_exception(error)
 
 
 @pytest.hookimpl(hookwrapper=True)
