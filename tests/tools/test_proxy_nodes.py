@@ -1,77 +1,23 @@
 """One broker behind the proxy appears as several: leaders, coordinators and epochs are as in a cluster."""
 import random
-import threading
 import time
 from contextlib import closing
 
 import pytest
 from support.messages.message_builder import batch_of
+from support.proxies.virtual_cluster import VirtualCluster
 
 from kbroker.base.errors import ErrorCode
-from kbroker.client.config import ClientConfig
-from kbroker.client.connection import Connection
 from kbroker.protocol import messages as m
-from kbroker_tools.proxy import serving
 from kbroker_tools.proxy.nodes import GROUP, NodeError, TopicNames, VirtualBrokers
-from kbroker_tools.proxy.traffic import Traffic
 
 TOPIC = 'orders'
 PARTITIONS = 6
 
 
-class Cluster:
-    """Three virtual brokers in front of a broker, in this process."""
-
-    def __init__(self, address):
-        self.config = ClientConfig.load(address)
-        known = serving.ask_cluster(self.config)
-        self.nodes = serving.virtual_brokers(3, known)
-        self.traffic = Traffic(known.names, None, self.nodes)
-        self.proxy = serving.open_proxy(self.config, serving.Options('127.0.0.1', 0), known, self.traffic, self.nodes,
-                                        own_thread=True)
-        self.connections = {}
-
-    def do(self, change):
-        """Run a change in the thread of the proxy, and return its result."""
-        done, results = threading.Event(), []
-
-        def run():
-            try:
-                results.append(change())
-            except ValueError as error:
-                results.append(error)
-            done.set()
-
-        self.proxy.command(run)
-        assert done.wait(60)
-        if isinstance(results[0], Exception):
-            raise results[0]
-        return results[0]
-
-    def at(self, node):
-        """Return a connection to a virtual broker."""
-        if node not in self.connections or not self.connections[node].is_open:
-            self.connections[node] = Connection('127.0.0.1', self.proxy._node_ports[node], self.config)
-        return self.connections[node]
-
-    def metadata(self, *topics, node=1):
-        wanted = [m.MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-        return self.at(node).call(m.MetadataRequest(topics=wanted))
-
-    def leaders(self, topic, node=1):
-        """Return {partition: (leader, epoch)} of Metadata."""
-        found, = self.metadata(topic, node=node).topics
-        return {each.partition_index: (each.leader_id, each.leader_epoch) for each in found.partitions}
-
-    def close(self):
-        for connection in self.connections.values():
-            connection.close()
-        self.proxy.close()
-
-
 @pytest.fixture
 def cluster(shared_broker):
-    with closing(Cluster(shared_broker.address)) as found:
+    with closing(VirtualCluster(shared_broker.address)) as found:
         yield found
 
 
@@ -130,7 +76,7 @@ def test_a_request_for_partitions_of_several_leaders_is_answered_for_each_partit
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (leader, epoch)
     assert sorted(each.node_id for each in answer.node_endpoints) == [1, 3]
     assert {each.port for each in answer.node_endpoints} == {
-        cluster.proxy._node_ports[1], cluster.proxy._node_ports[3]}
+        cluster.ports[1], cluster.ports[3]}
 
 
 def test_an_old_version_and_a_request_only_for_others_get_their_errors(cluster, topic):
@@ -221,9 +167,9 @@ def test_only_the_coordinator_of_a_group_serves_it(cluster, topic):
     found = cluster.at(1).call(m.FindCoordinatorRequest(key_type=GROUP, coordinator_keys=keys)).coordinators
     owners = {row.key: row.node_id for row in found}
     assert set(owners.values()) == {1, 2, 3}
-    assert all(row.port == cluster.proxy._node_ports[row.node_id] for row in found)
+    assert all(row.port == cluster.ports[row.node_id] for row in found)
     old = cluster.at(1).call(m.FindCoordinatorRequest(key=keys[0], key_type=GROUP), max_version=3)
-    assert old.node_id == owners[keys[0]] and old.port == cluster.proxy._node_ports[old.node_id]
+    assert old.node_id == owners[keys[0]] and old.port == cluster.ports[old.node_id]
     groups = [m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=key, topics=None) for key in keys]
     for node in (1, 2, 3):
         rows = cluster.at(node).call(m.OffsetFetchRequest(groups=groups), max_version=9).groups
