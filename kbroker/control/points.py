@@ -21,7 +21,7 @@ ACTIONS = {
 """Maps each action to what it does to an operation."""
 ANY_POINT = (HOLD, DELAY, KILL, PAUSE)
 REQUEST_FACTS = ('api', 'version', 'client_id', 'correlation_id', 'topic', 'partition', 'group', 'transactional_id',
-                 'producer_id', 'producer_epoch')
+                 'producer_id', 'producer_epoch', 'targets', 'groups', 'transactional_ids')
 PARTITION_FACTS = ('topic', 'partition', 'offset')
 TRANSACTION_FACTS = ('transactional_id', 'producer_id', 'producer_epoch')
 COMMON_FACTS = ('point', 'number', 'occurrence', 'wall_ms')

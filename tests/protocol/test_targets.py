@@ -1,4 +1,4 @@
-"""What a request names: the topics, partitions, groups and transactional ids in its fields, in every API."""
+"""The names in a request, in every API: its topics, partitions, groups and transactional ids."""
 import pytest
 from support.messages.message_builder import build
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import http.client
 import json
 import pathlib
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,11 @@ class ControlPortBroker(BrokerProcess):
         if entry.get('event') == 'control':
             self.control = entry['address']
         return super().is_ready_line(line)
+
+    def wait_killed(self) -> None:
+        """Wait until a rule has killed the broker. Raise AssertionError if it ends in another way."""
+        code = self._wait()
+        assert code == -signal.SIGKILL, f'exit code {code}:\n' + ''.join(self.lines[-50:])
 
     def connect_to_control(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.control, timeout=LIMIT_S)
