@@ -41,8 +41,9 @@ ENDINGS = (ERROR, DROP, KILL, FAIL, FULL)
 KIND_OF_STEP = ('api', 'client_id', 'topic', 'partition', 'group', 'transactional_id')
 """The facts that the steps with a common count of occurrences share."""
 SELECTORS = {'api': str, 'topic': str, 'partition': int, 'group': str, 'transactional_id': str, 'client_id': str,
-             'occurrence': int, 'times': int}
+             'exact': bool, 'occurrence': int, 'times': int}
 COUNTS = ('occurrence', 'times')
+OF_EVERY_POINT = ('exact', *COUNTS)
 LISTS = {'group': 'groups', 'transactional_id': 'transactional_ids'}
 """The facts of a request that names several groups or transactional ids."""
 FIELDS = ('point', 'action', 'select', 'error', 'delay_ms')
@@ -338,7 +339,13 @@ def size_of(step: Mapping[str, Any]) -> int:
 
 
 def has_facts(select: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Return whether a step has the selected facts. A step that names several partitions has those of each of them."""
+    """Return whether a step has the selected facts. A step that names several partitions has those of each of them.
+
+    With `exact`, it must have none of the other facts that identify a step. Then the rule finds the n-th of the steps
+    that a record shows with these facts alone.
+    """
+    if select.get('exact') and any(facts.get(name) is not None and name not in select for name in KIND_OF_STEP):
+        return False
     for name in ('api', 'client_id', 'group', 'transactional_id'):
         wanted = select.get(name)
         if wanted is not None and not any(matches(wanted, found) for found in values_of(name, facts)):
@@ -382,7 +389,7 @@ def contradict(one: Rule, other: Rule) -> bool:
         return False
     if (one.action, one.error) == (other.action, other.error) or one.is_used_up:
         return False
-    for name in set(one.select) & set(other.select) - set(COUNTS):
+    for name in set(one.select) & set(other.select) - set(OF_EVERY_POINT):
         left, right = one.select[name], other.select[name]
         if isinstance(left, int):
             if left != right:
@@ -429,7 +436,7 @@ def parse_point(name: object) -> Point:
 def parse_selector(point: Point, select: object) -> dict[str, Any]:
     if not isinstance(select, dict):
         raise BadRule(f'found {kind_of(select)} as the selector, expected an object such as {{"topic": "payments"}}')
-    possible = [name for name in SELECTORS if name in COUNTS or name in point.facts]
+    possible = [name for name in SELECTORS if name in OF_EVERY_POINT or name in point.facts]
     for name, value in select.items():
         if name not in SELECTORS:
             raise BadRule(f'there is no selector {name!r}{did_you_mean(str(name), possible)}; expected '
@@ -440,6 +447,8 @@ def parse_selector(point: Point, select: object) -> dict[str, Any]:
         least = 1 if name in COUNTS else 0
         if SELECTORS[name] is int and (type(value) is not int or value < least):
             raise BadRule(f'found {name}={value!r}, expected a whole number from {least} on')
+        if SELECTORS[name] is bool and type(value) is not bool:
+            raise BadRule(f'found {name}={value!r}, expected true or false')
         if SELECTORS[name] is str and (not isinstance(value, str) or not value):
             raise BadRule(f'found {name}={value!r}, expected a text; * in it stands for any characters')
     api = select.get('api')

@@ -107,6 +107,27 @@ def test_a_step_with_several_partitions_matches_like_one_of_them(select, targets
     assert has_facts(select, {'targets': facts}) == any(has_facts(select, each) for each in facts)
 
 
+@given(SELECTORS, FACTS)
+def test_an_exact_selector_matches_only_steps_without_other_facts(select, facts):
+    assert has_facts(select | {'exact': True}, facts) == (has_facts(select, facts) and set(facts) <= set(select))
+
+
+def test_an_exact_selector_finds_the_step_that_the_record_shows(world):
+    kinds = [PRODUCE, PRODUCE | {'transactional_id': 'tx'}, {'api': 'Produce', 'client_id': 'app'}]
+    for facts in [*kinds, *kinds]:
+        world.reach(**facts)
+    record = [step for step in world.rules.steps_since(0)[0] if step['occurrence'] == 2]
+    for step, facts in zip(record, kinds, strict=True):
+        again = World()
+        names = {name: step[name] for name in ('api', 'client_id', 'topic', 'partition', 'transactional_id')
+                 if name in step}
+        again.add(action='drop', select=names | {'exact': True, 'occurrence': 2})
+        events = [again.reach(**each).events for each in [*kinds, *kinds]]
+        assert events.index(['dropped']) == step['number'] - 1
+        assert events.count(['dropped']) == 1
+        assert facts.items() <= step.items()
+
+
 def test_a_request_with_several_groups_matches_each():
     assert has_facts({'group': 'b'}, {'groups': ['a', 'b']})
     assert not has_facts({'group': 'c'}, {'groups': ['a', 'b']})
@@ -272,10 +293,12 @@ def test_rules_that_meet_on_one_step_contradict_each_other(left, right, facts):
     ({'point': 'request', 'action': 'hold', 'select': []}, 'found a list as the selector'),
     ({'point': 'request', 'action': 'hold', 'select': {'topik': 'a'}}, 'did you mean topic?'),
     ({'point': 'append.written', 'action': 'hold', 'select': {'api': 'Produce'}},
-     'found the selector api, which no step of append.written has; expected topic, partition, occurrence, times'),
+     'found the selector api, which no step of append.written has; expected topic, partition, exact, '
+     'occurrence, times'),
     ({'point': 'request', 'action': 'hold', 'select': {'partition': '0'}}, "found partition='0'"),
     ({'point': 'request', 'action': 'hold', 'select': {'partition': True}}, 'found partition=True'),
     ({'point': 'request', 'action': 'hold', 'select': {'occurrence': 0}}, 'found occurrence=0, expected'),
+    ({'point': 'request', 'action': 'hold', 'select': {'exact': 1}}, 'found exact=1, expected true or false'),
     ({'point': 'request', 'action': 'hold', 'select': {'topic': ''}}, "found topic=''"),
     ({'point': 'request', 'action': 'hold', 'select': {'api': 'EndTransaction'}}, "no API 'EndTransaction'"),
     ({'point': 'request', 'action': 'error', 'error': 'NOT_LEADER'}, 'did you mean NOT_LEADER_OR_FOLLOWER?'),
