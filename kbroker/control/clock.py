@@ -256,6 +256,7 @@ class ClockControl:
         self._advance = advance = Advance(clock.monotonic_ms() + ms, runs_after=runs_after)
         self._received_at_deadline = self._received_bytes()
         self._begin_round(0)
+        self._let_tick()
         yield from advance.over.wait()
         if advance.error is not None:
             raise advance.error
@@ -278,12 +279,16 @@ class ClockControl:
         if is_idle and all(jobs.completed() == jobs.submitted for jobs in self._jobs):
             return True
         if not is_idle:
-            self._reactor.call_soon_threadsafe(lambda: None)    # the next tick must not wait for an event
+            self._let_tick()
         if self._received_bytes() == self._received_at_deadline:
             return False
         if all(jobs.completed() >= mark for jobs, mark in zip(self._jobs, self._marks, strict=True)):
             self._begin_round(self._rounds + 1)
         return self._rounds > MOST_ROUNDS
+
+    def _let_tick(self) -> None:
+        """Let a tick follow this one without a wait for an event."""
+        self._reactor.call_soon_threadsafe(lambda: None)
 
     def _begin_round(self, rounds: int) -> None:
         self._rounds = rounds

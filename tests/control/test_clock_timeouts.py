@@ -13,7 +13,8 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 TOPIC = 'orders'
 LATEST = -1
 SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'offsets.topic.num.partitions': '1',
-            'transaction.state.log.num.partitions': '1'}
+            'transaction.state.log.num.partitions': '1', 'transactional.id.expiration.ms': '86400000',
+            'offsets.retention.minutes': '1440'}
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_transactional_id_expires(broker):
         producer.send(TOPIC, b'value')
     (state,) = broker.ask('DescribeTransactions', transactional_ids=['t']).transaction_states
     assert state.error_code == 0
-    broker.advance(7 * DAY_MS + HOUR_MS)
+    broker.advance(DAY_MS + HOUR_MS)
     (state,) = broker.ask('DescribeTransactions', transactional_ids=['t']).transaction_states
     assert state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
@@ -196,7 +197,7 @@ def test_committed_offsets_of_an_empty_group_expire(broker):
         answer = broker.ask('OffsetFetch', 7, group_id='g', topics=[{'name': TOPIC, 'partition_indexes': [0]}])
         return answer.topics[0].partitions[0].committed_offset
 
-    broker.advance(7 * DAY_MS - MINUTE_MS)
+    broker.advance(DAY_MS - MINUTE_MS)
     assert committed() == 7
     broker.advance(HOUR_MS)
     assert committed() == -1
