@@ -176,10 +176,15 @@ class ClockControl:
 
     def stop(self) -> None:
         """Stop the clock. An advance in progress goes on."""
-        self._note(0, is_stopped=True)
-        if self._advance is None:
-            self._clock.stop()
-        else:
+        was_stopped = self._clock.is_stopped
+        self._clock.stop()      # first, so that the file has exactly the time of the stopped clock
+        try:
+            self._note(0, is_stopped=True)
+        except OSError:
+            if not was_stopped:
+                self._clock.run()
+            raise
+        if self._advance is not None:
             self._advance.runs_after = False
 
     def run(self) -> None:

@@ -204,6 +204,10 @@ def test_a_clock_whose_time_cannot_be_written_does_not_move(broker, monkeypatch)
         with pytest.raises(OSError, match='No space left'):
             broker.work(called(call))
     assert broker.on_loop(broker.control.state) == {'wall_ms': wall_ms, 'is_stopped': True}
+    broker.clock.run()
+    with pytest.raises(OSError, match='No space left'):
+        broker.work(called(broker.control.stop))
+    assert not broker.on_loop(broker.control.state)['is_stopped']
 
 
 def called(call):
