@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,25 +38,28 @@ class ControlledFile(InterposedFile):
     syncs_in_threads = True
     """The sync threads sync this file like others: `ControlledSync` has applied the rules before."""
 
-    def __init__(self, rules: Rules, path: str, create: bool):
+    def __init__(self, rules: Rules, loop: int, path: str, create: bool):
         super().__init__(path, create)
         self._rules = rules
+        self._loop = loop
         self._facts = facts_of(path)
 
     def on_write(self, data: bytes, position: int) -> tuple[int, OSError] | None:
-        if self._facts is not None and self._rules.decide('write', dict(self._facts)):
-            return 0, os_error(errno.ENOSPC, self.path)
-        return None
+        # Rules belong to the loop. The writes of other threads, such as the cleaner's, meet none.
+        if self._facts is None or threading.get_ident() != self._loop:
+            return None
+        return (0, os_error(errno.ENOSPC, self.path)) if self._rules.decide('write', dict(self._facts)) else None
 
 
 class ControlledFileSystem(FileSystem):
-    """The machine's file system, with rules for the files of partitions."""
+    """The machine's file system, with rules for the files of partitions. The thread of the loop creates it."""
 
     def __init__(self, rules: Rules):
         self._rules = rules
+        self._loop = threading.get_ident()
 
     def open(self, path: str, create: bool = False) -> File:
-        return ControlledFile(self._rules, path, create)
+        return ControlledFile(self._rules, self._loop, path, create)
 
 
 class ControlledSync:

@@ -34,6 +34,19 @@ that of another process.
 def kill() -> None:
     """End this process at once, as a crash does."""
     os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(128 + signal.SIGKILL)      # the kernel ignores the signal for process 1 of a container
+
+
+def can_stop() -> bool:
+    """Return whether SIGSTOP stops this process. The kernel ignores it for process 1 of a container."""
+    return os.getpid() != 1
+
+
+def send_signal(number: int) -> None:
+    """Send this process SIGKILL or SIGSTOP."""
+    if number == signal.SIGKILL:
+        kill()
+    os.kill(os.getpid(), number)
 
 
 def begin_pause(ms: int) -> Callable[[], None]:

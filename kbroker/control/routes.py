@@ -11,7 +11,7 @@ from kbroker.base.lean_dataclasses import dataclass
 from kbroker.control import process
 from kbroker.control.bodies import ControlError, check_names, number, number_of_query, parse_body, shown
 from kbroker.control.clock import ClockControl, ClockError
-from kbroker.control.points import POINTS
+from kbroker.control.points import PAUSE, POINTS
 from kbroker.control.rules import BadRule, ContradictingRule, Rule, Rules, UnknownRule
 from kbroker.control.server import Polls, json_answer, refusal
 from kbroker.http.messages import Answer, HttpRequest
@@ -128,12 +128,20 @@ def kill(_request: HttpRequest, body: Body) -> Answer:
 def pause(_request: HttpRequest, body: Body) -> Answer:
     """Stop the process after the answer has left, for some time."""
     check_names(body, ('ms',))
+    refuse_pause_of_process_1()
     ms = number(body, 'ms', least=1, most=process.MOST_PAUSE_MS)
     try:
         stop = process.begin_pause(ms)
     except OSError as error:
         raise ControlError(f'the child that ends the pause cannot be started: {error.strerror}', 503) from None
     return json_answer({'ms': ms}, 202, after=stop)
+
+
+def refuse_pause_of_process_1() -> None:
+    """Raise ControlError if the kernel lets no signal of a process stop it."""
+    if not process.can_stop():
+        raise ControlError('found that the broker is process 1, which no signal of its own can stop. Run it under an '
+                           'init: podman run --init', 409)
 
 
 class StepRoutes:
@@ -177,6 +185,8 @@ class RuleRoutes:
         if len(request.body) > MOST_RULE_BYTES:
             raise ControlError(f'body: found a rule of {len(request.body)} bytes, expected at most {MOST_RULE_BYTES}',
                                413)
+        if body.get('action') == PAUSE:
+            refuse_pause_of_process_1()
         try:
             return self._rules.add(body).describe()
         except ContradictingRule as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker import __version__
 from kbroker.base.errors import ConfigError
 from kbroker.base.ledger import Line
+from kbroker.control import process
 from kbroker.control.clock import ClockControl, ClockFile, open_clock
 from kbroker.control.disk import ControlledFileSystem, ControlledSync
 from kbroker.control.reset import answer_reset
@@ -64,7 +65,7 @@ class Controlling:
 
     def parts(self, sync: Sync, timers: Timers) -> tuple[FileSystem, Sync, Rules]:
         """Return the file system, the function that syncs files, and the steps of a broker with these timers."""
-        self.rules = Rules(self.clock, timers)
+        self.rules = Rules(self.clock, timers, process.send_signal)
         self._sync = ControlledSync(self.rules, sync, timers)
         return ControlledFileSystem(self.rules), self._sync, self.rules
 

@@ -242,6 +242,17 @@ def test_a_killed_broker_answers_first(own_broker):
     assert own_broker._wait() == -signal.SIGKILL
 
 
+def test_process_1_which_ignores_its_own_signals_ends_nevertheless_and_refuses_to_pause():
+    program = ('import os; os.kill = lambda *_: None; os.getpid = lambda: 1\n'
+               'from kbroker.control import process, routes\n'
+               'try: routes.refuse_pause_of_process_1()\n'
+               'except routes.ControlError as error: print(error, flush=True)\n'
+               'process.send_signal(9)')
+    done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGKILL, '')
+    assert 'Run it under an init: podman run --init' in done.stdout
+
+
 def test_a_paused_broker_answers_first_and_wakes_without_help(own_broker):
     assert own_broker.ask('POST', '/process/pause', {'ms': 300}) == (202, {'ms': 300})
     assert own_broker.ask('GET', '/')[0] == 200

@@ -6,6 +6,9 @@ from support.brokers.control_port_broker import ControlPortBroker
 from support.clients.raw_client import RawClient
 from support.messages.message_builder import build
 
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.control.disk import ControlledFileSystem
+from kbroker.control.rules import Rules
 from kbroker.record.batch import encode_batch
 
 LIMIT_S = 120
@@ -72,7 +75,7 @@ def test_a_failing_sync_takes_the_directory_offline_until_a_restart(broker):
     assert [produce(broker, topic) for topic in ('slow', 'quick')] == [0, 0]
 
 
-def test_a_full_disk_refuses_the_writes_of_its_partition(broker):
+def test_a_full_disk_refuses_the_writes_of_its_partition_until_a_restart(broker):
     _, rule = broker.ask('POST', '/rules', {'point': 'write', 'action': 'full', 'select': {'topic': 'slow'}})
     assert produce(broker, 'quick') == 0
     assert produce(broker, 'slow') == STORAGE_ERROR
@@ -80,3 +83,26 @@ def test_a_full_disk_refuses_the_writes_of_its_partition(broker):
     assert final['matched'] >= 1
     [step, *_] = [step for step in broker.ask('GET', '/steps')[1]['steps'] if step['point'] == 'write']
     assert (step['topic'], step['partition']) == ('slow', 0)
+    assert any('No space left on device' in line for line in broker.lines)
+    broker.kill9()
+    broker.start()
+    assert produce(broker, 'slow') == 0
+
+
+def test_a_thread_other_than_the_loop_meets_no_rule(tmp_path):
+    """The cleaner writes in a thread of its own while the loop changes the rules."""
+    clock = ManualClock()
+    rules = Rules(clock, Timers(clock))
+    (tmp_path / 'orders-0').mkdir()
+    fs = ControlledFileSystem(rules)
+    rules.add({'point': 'write', 'action': 'full'})
+    file = fs.open(str(tmp_path / 'orders-0' / '0.log'), create=True)
+    with pytest.raises(OSError, match='No space left on device'):
+        file.write_at(b'refused', 0)
+    thread = threading.Thread(target=lambda: file.write_at(b'written', 0))
+    thread.start()
+    thread.join(LIMIT_S)
+    assert file.read_at(100, 0) == b'written'
+    other = fs.open(str(tmp_path / 'other'), create=True)
+    other.write_at(b'of no partition', 0)
+    assert other.size() == 15
