@@ -163,6 +163,7 @@ class HttpConnection:
                     self.close()
                     return
         except h11.RemoteProtocolError as error:
+            error.__traceback__ = None      # some errors of h11 refer to a frame that refers to them
             self._answer_and_close(error.error_status_hint, str(error))
 
     def _say_continue(self) -> None:

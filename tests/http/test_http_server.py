@@ -1,9 +1,11 @@
 import base64
+import gc
 import logging
 import socket
 import ssl
 import struct
 
+import h11
 import pytest
 
 from kbroker.base.long_work import Pause
@@ -87,6 +89,19 @@ def test_garbage_is_answered_in_one_line_and_its_connection_ends(serve, sent, st
     found, headers, body = client.answer()
     assert (found, headers['connection'], body.count(b'\n')) == (status, 'close', 1)
     assert client.receive() == b''
+
+
+def test_an_error_of_the_parser_leaves_no_cycle_to_the_garbage_collector(serve):
+    gc.collect()
+    gc.disable()
+    try:
+        client = serve(HELLO).client()
+        client.send(b'GET /hello HTTP/1.1\r\nhost: one\r\nhost: two\r\n\r\n')
+        assert client.answer()[0] == 400
+        client.receive()
+        assert [each for each in gc.get_objects() if isinstance(each, h11.RemoteProtocolError)] == []
+    finally:
+        gc.enable()
 
 
 def test_a_client_that_never_reads_costs_a_few_parts_and_delays_nobody(serve):
