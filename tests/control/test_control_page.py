@@ -7,9 +7,10 @@ from support.brokers.control_port_broker import ControlPortBroker
 from support.runner.pages import rows_of_table, sessions, text_of
 
 from kbroker.control.points import ACTIONS, POINTS
-from kbroker.control.routes import CLOCK_FIELDS, MOST_WAIT_MS, Controlled, routes_of
-from kbroker.control.rules import MOST_AT_ONCE, MOST_RECORD_BYTES, SELECTORS
-from kbroker.control.server import MOST_POLLS
+from kbroker.control.routes import CLOCK_FIELDS, MOST_RULE_BYTES, MOST_WAIT_MS, Controlled, routes_of
+from kbroker.control.rules import MOST_AT_ONCE, MOST_RECORD_BYTES, MOST_RULES, SELECTORS
+from kbroker.control.server import MOST_POLLS, PURPOSE
+from kbroker.http.connection import MOST_BODY_BYTES
 
 PAGE = 'docs/control.md'
 WORKS = dict.fromkeys(('/reset', '/snapshot'))
@@ -60,3 +61,6 @@ def test_the_page_has_the_bounds():
     for bound in (f'{MOST_WAIT_MS:,} ms', f'At most {MOST_POLLS} requests', f'at most {MOST_AT_ONCE:,}',
                   f'{MOST_RECORD_BYTES >> 20} MiB'):
         assert bound in text
+    assert [row[1] for row in rows_of_table(PAGE, 'what')] == [
+        f'{PURPOSE.most_connections}', f'{MOST_POLLS}', f'{MOST_BODY_BYTES >> 10} KiB', f'{MOST_RULE_BYTES >> 10} KiB',
+        f'{MOST_RULES:,}', f'{MOST_RECORD_BYTES >> 20} MiB', f'{MOST_AT_ONCE:,}']
