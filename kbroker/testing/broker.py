@@ -57,7 +57,7 @@ class Broker:
         self._listeners = dict(listeners)
         self._control = Control(self._process.ports[CONTROL], self._process.describe_end) if control else None
         self._questions = Questions(self._process.client_settings)
-        self._is_killed = False
+        self._is_killed = self._is_paused = False
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +126,7 @@ class Broker:
             self._process.start()
             if self._control is not None:
                 self._control.begin()
-            self._is_killed = False
+            self._is_killed = self._is_paused = False
 
     def stop(self) -> None:
         """Stop the broker cleanly. The directory stays."""
@@ -146,10 +146,12 @@ class Broker:
     def pause(self) -> None:
         """Stop the process with SIGSTOP: it keeps its connections, and answers nothing until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
+        self._is_paused = True
 
     def resume(self) -> None:
         """Let a paused process continue."""
         self._process.send_signal(signal.SIGCONT)
+        self._is_paused = False
 
     def close(self, keep_as: Path | str | None = None) -> None:
         """Kill the broker, release its ports, and remove its directory unless the test gave the directory.
@@ -163,7 +165,10 @@ class Broker:
     def _end_by(self, number: signal.Signals) -> None:
         if self._process.is_running:
             if self._control is not None:
-                self._control.end()
+                if self._is_paused:
+                    self._control.note_death()
+                else:
+                    self._control.end()
             self._is_killed = True
             self._process.end_by(number)
 

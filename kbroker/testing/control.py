@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -90,7 +90,7 @@ _SHOWN_FACTS = ('api', 'client_id', 'topic', 'partition', 'group', 'transactiona
 
 
 class Control:
-    """The control port of one broker. Each thread has a connection of its own.
+    """The control port of one broker. Several threads may use it.
 
     Rules and steps belong to one process of the broker. When the test kills or stops the broker, the control first
     reads what the rules have matched and which steps were reached. When the process ends by itself, this is not known.
@@ -101,7 +101,8 @@ class Control:
         self.port = port
         self._describe_end = describe_end
         self._last_number = 0
-        self._local = threading.local()
+        self._pid = os.getpid()
+        self._idle: list[http.client.HTTPConnection] = []
         self.rules: list[Rule] = []
         """All holds and faults of the test, also those that have ended."""
         self._past_steps: list[Step] | None = None
@@ -111,7 +112,7 @@ class Control:
         """Send a request, and return the decoded answer. Raise BrokerError with the text of an error."""
         text = None if body is None else json.dumps(body)
         for is_last in (False, True):
-            connection = self._connection(limit_s)
+            connection = self._take_connection(limit_s)
             try:
                 connection.request(method, path, text, {'Content-Type': 'application/json'} if text else {})
                 response = connection.getresponse()
@@ -120,31 +121,40 @@ class Control:
             except (ConnectionError, http.client.HTTPException) as error:
                 # The broker was restarted since the last request, or closed an idle connection.
                 connection.close()
+                self.close()
                 if is_last or isinstance(error, ConnectionRefusedError):
                     raise BrokerError(f'the control port 127.0.0.1:{self.port} does not answer'
                                       f'{self._describe_end()}') from None
             except TimeoutError:
                 connection.close()
                 raise BrokerError(f'the control port 127.0.0.1:{self.port} does not answer in time') from None
+            except BaseException:       # Ctrl-C: a later answer must not be taken as one to another request
+                connection.close()
+                raise
+        self._idle.append(connection)
         decoded = json.loads(answer) if answer else None
         if response.status >= http.client.BAD_REQUEST:
             raise BrokerError(decoded['error'] if isinstance(decoded, dict) else f'{method} {path}: {response.status}')
         return decoded
 
-    def _connection(self, limit_s: float) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, 'connection', None)
-        if connection is None:
-            connection = self._local.connection = http.client.HTTPConnection('127.0.0.1', self.port)
+    def _take_connection(self, limit_s: float) -> http.client.HTTPConnection:
+        """Return a connection that no other thread uses. A fork does not use those of its parent."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = http.client.HTTPConnection('127.0.0.1', self.port)
         connection.timeout = limit_s
         if connection.sock is not None:
             connection.sock.settimeout(limit_s)
         return connection
 
     def close(self) -> None:
-        """Close the connection of the calling thread. Those of other threads are closed when these threads end."""
-        connection = getattr(self._local, 'connection', None)
-        if connection is not None:
-            connection.close()
+        """Close the connections that no thread uses now."""
+        while self._idle:
+            self._idle.pop().close()
 
     # ---- steps
 

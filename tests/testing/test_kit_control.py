@@ -1,10 +1,12 @@
 """Holds, faults, steps and the clock of a broker, as a test uses them."""
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from kbroker.client import Consumer, Producer
+from kbroker.client import Consumer, KafkaError, Producer
 from kbroker.testing import Broker, BrokerError, NotReachedError
 
 
@@ -203,6 +205,20 @@ def test_steps_of_a_killed_broker_can_still_be_read():
         assert 'append.durable' not in [step.point for step in kafka.steps() if step.topic == 'payments']
 
 
+def test_threads_and_forks_use_the_control_port_at_the_same_time(kafka):
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: kafka.clock.is_stopped, range(50)))) == 1
+    pid = os.fork()
+    if not pid:
+        try:
+            assert kafka.steps() == []
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert kafka.steps() == []
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_a_paused_broker_answers_after_it_is_resumed(kafka, in_thread):
     kafka.create_topic('payments')
     kafka.pause()
@@ -241,16 +257,16 @@ def test_a_transaction_and_a_group_that_are_open_do_not_outlive_a_reset(kafka):
         producer.begin_transaction()
         producer.send('payments', b'1')
         producer.flush()
-        consumer.poll(0)
-        kafka.wait_for(kafka.groups)
+        kafka.wait_for(lambda: consumer.poll(1) or kafka.groups())      # a poll takes one step of a join
         kafka.reset()
         assert (kafka.topics(), kafka.groups(), kafka.transactions()) == ([], [], [])
         kafka.create_topic('payments')
         kafka.send('payments', b'2')
         assert kafka.values('payments') == [b'2']
     finally:
-        producer._close_cluster()
-        consumer._close_connections()
+        with suppress(KafkaError, RuntimeError):    # the broker no longer knows the producer
+            producer.close()
+        consumer.close(commits=False)
 
 
 def test_a_snapshot_opens_as_a_new_broker_with_the_same_history(kafka):
@@ -289,3 +305,12 @@ def test_a_broker_that_holds_something_refuses_a_snapshot_and_names_the_hold(kaf
         with pytest.raises(BrokerError, match=r'hold at append\.durable'):
             kafka.snapshot()
     kafka.snapshot()
+
+
+def test_a_paused_broker_can_be_killed_and_started_again():
+    with Broker() as kafka:
+        kafka.create_topic('payments')
+        kafka.pause()
+        kafka.kill()
+        kafka.start()
+        assert kafka.topics() == ['payments']

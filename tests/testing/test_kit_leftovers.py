@@ -62,9 +62,8 @@ def test_a_test_process_that_a_signal_ends_leaves_nothing(number, tmp_path):
     script.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize('how', ['pass', 'os._exit(3)'])
-def test_a_test_process_that_ends_leaves_nothing(how, tmp_path):
-    script = Script(how, tmp_path)
+def test_a_test_process_that_ends_without_a_clean_up_leaves_nothing(tmp_path):
+    script = Script('os._exit(3)', tmp_path)
     script.process.communicate()
     script.assert_nothing_is_left()
 
