@@ -227,9 +227,12 @@ class Control:
 
     def unmatched(self) -> list[str]:
         """Return a description of each hold and fault that has matched no step."""
-        for rule in self.rules:
-            rule.refresh()
         return [rule.description for rule in self.rules if rule.is_known and not rule.matched]
+
+
+_METHODS = {'hold': 'hold', 'error': 'fail', 'fail': 'fail', 'full': 'fail', 'delay': 'delay', 'drop': 'drop',
+            'kill': 'kill_at', 'pause': 'pause_at'}
+"""Maps each action to the method of Broker that adds it."""
 
 
 class Rule:
@@ -239,10 +242,7 @@ class Rule:
         self._control = control
         self.body = {'point': point, 'action': action, 'select': dict(select), **rest}
         self.number = 0
-        self.matched = 0
-        """The number of steps that the rule has matched, as last read."""
-        self.held = 0
-        """The number of operations that the rule holds, as last read."""
+        self._matched = self._held = 0
         self._held_numbers: set[int] = set()
         self.is_active = True
         self.is_known = True
@@ -256,16 +256,27 @@ class Rule:
         self.remove()
 
     @property
+    def matched(self) -> int:
+        """The number of steps that the rule has matched."""
+        self.refresh()
+        return self._matched
+
+    @property
+    def held(self) -> int:
+        """The number of operations that the rule holds now."""
+        self.refresh()
+        return self._held if self.is_active else 0
+
+    @property
     def description(self) -> str:
         """The rule in the words of the test: `hold('transaction.prepared', topic='payments')`."""
-        action, point = self.body['action'], self.body['point']
-        words = [repr(point), *(f'{name}={value!r}' for name, value in self.body.items()
-                                if name not in ('action', 'point', 'select')),
-                 *(f'{name}={value!r}' for name, value in self.body['select'].items())]
-        return f'{action}({", ".join(words)})'
+        words = [repr(self.body[name]) for name in ('point', 'error') if name in self.body]
+        words += [f'{name}={value!r}' for name, value in [*self.body.items(), *self.body['select'].items()]
+                  if name not in ('point', 'action', 'select', 'error')]
+        return f'{_METHODS[self.body["action"]]}({", ".join(words)})'
 
     def adopt(self, facts: Mapping[str, Any]) -> None:
-        self.number, self.matched, self.held = facts['id'], facts['matched'], facts['held']
+        self.number, self._matched, self._held = facts['id'], facts['matched'], facts['held']
         self._held_numbers.update(facts['steps'])
 
     def refresh(self) -> None:
@@ -280,7 +291,7 @@ class Rule:
         Raise NotReachedError with the last steps if that takes longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        while self.is_active and self.matched < matched:
+        while self.is_active and self._matched < matched:
             left_ms = int(1000 * (deadline - time.monotonic()))
             if left_ms <= 0:
                 raise NotReachedError(self._failure(timeout_s, matched))
@@ -288,11 +299,11 @@ class Rule:
             query = urlencode({'matched': matched, 'wait_ms': wait_ms})
             self.adopt(self._control.ask('GET', f'/rules/{self.number}?{query}',
                                          limit_s=ANSWER_S + wait_ms / 1000))
-        if self.matched < matched:
-            raise NotReachedError(f'{self.description} matched {self.matched} steps, expected {matched}, and has ended')
+        if self._matched < matched:
+            raise NotReachedError(f'{self.description} has ended: it matched {self._matched} steps, expected {matched}')
 
     def _failure(self, timeout_s: float, matched: int) -> str:
-        return '\n'.join([f'{self.description} matched {self.matched} steps within {timeout_s:g} s, expected '
+        return '\n'.join([f'{self.description} matched {self._matched} steps within {timeout_s:g} s, expected '
                           f'{matched}', *last_steps(self._control)])
 
     def remove(self) -> None:
