@@ -1,4 +1,9 @@
 """A reset makes a broker as empty as it was when it started."""
+import time
+
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.attempts import assert_within
+
 from kbroker.base.long_work import run_to_end
 from kbroker.control.reset import reset
 from kbroker.metadata.image import ResourceType
@@ -9,7 +14,6 @@ from kbroker.protocol.messages import (
     RemoveAccessControlEntryRecord,
     UserScramCredentialRecord,
 )
-from tests.support.brokers.in_process_broker import InProcessBroker
 
 OURS, THEIRS = b'o' * 16, b't' * 16
 
@@ -54,6 +58,19 @@ def test_topics_and_the_state_of_coordinators_are_gone(tmp_path):
         assert [path.name for path in (tmp_path / 'data').iterdir() if path.name[0] == 'p'] == []
         broker.topics.create('payments', 1, {})
         assert broker.topics.ensure_internal('__consumer_offsets').partitions
+
+
+def test_a_reset_of_twenty_topics_takes_at_most_20_ms(tmp_path):
+    with InProcessBroker(tmp_path / 'data') as broker:
+        before = broker.metadata.image
+        for number in range(20):
+            broker.topics.create(f'topic-{number}', 1, {})
+        for name in ('__consumer_offsets', '__transaction_state'):
+            broker.topics.ensure_internal(name)
+        broker.turn()
+        began_s = time.thread_time()
+        run_to_end(reset(broker, before))
+        assert_within(time.thread_time() - began_s, 0.02)
 
 
 def test_settings_that_were_added_are_removed(tmp_path):

@@ -1,8 +1,8 @@
 """A snapshot of a running broker is a log directory with the same history."""
 import pytest
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.control.snapshot import take_snapshot
-from tests.support.brokers.in_process_broker import InProcessBroker
 
 
 def test_a_copy_of_a_running_broker_opens_beside_it(tmp_path):
