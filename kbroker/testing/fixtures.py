@@ -159,9 +159,13 @@ def words_for_count(matched: int) -> str:
 
 
 def warning_lines(log: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the warnings and errors in the log of a broker, the last ones if there are many."""
+    """Return the warnings and errors in the log of a broker, the last ones if there are many. Each broker of a test
+    warns about its control port, which is left out.
+    """
     lines = []
     for entry in log:
+        if entry.get('event') == 'control':
+            continue
         if entry.get('level') in WARNING_LEVELS or 'level' not in entry:
             at = time.strftime('%H:%M:%S', time.gmtime(entry['time_ms'] / 1000)) if 'time_ms' in entry else ''
             lines.append(' '.join(filter(None, (at, str(entry.get('level', '')), str(entry.get('message', ''))))))

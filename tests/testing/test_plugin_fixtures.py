@@ -143,6 +143,7 @@ SHARED = '''
     def test_leaves_a_transaction(kafka_session):
         kafka_session.create_topic('payments')
         producer = Producer(kafka_session.bootstrap_servers, transactional_id='billing-1')
+        producer.init_transactions()
         producer.begin_transaction()
         producer.send('payments', b'10')
         producer.flush()
