@@ -6,34 +6,44 @@ from typing import TYPE_CHECKING
 __all__ = [
     'Broker',
     'BrokerError',
+    'BrokerFactory',
+    'ClientConfig',
     'Clock',
     'Control',
+    'FactoryBroker',
     'Fault',
     'FoundRecord',
     'Hold',
     'NotReachedError',
     'PartitionOffsets',
+    'SharedBroker',
     'Snapshot',
     'Step',
 ]
 
 if TYPE_CHECKING:
+    from kbroker.testing.access import ClientConfig
     from kbroker.testing.broker import Broker
     from kbroker.testing.control import Clock, Control, Fault, Hold, Step
     from kbroker.testing.errors import BrokerError, NotReachedError
+    from kbroker.testing.fixtures import BrokerFactory, FactoryBroker, SharedBroker
     from kbroker.testing.questions import FoundRecord, PartitionOffsets
     from kbroker.testing.snapshots import Snapshot
 else:
     _HOMES = {
         'Broker': 'kbroker.testing.broker',
         'BrokerError': 'kbroker.testing.errors',
+        'BrokerFactory': 'kbroker.testing.fixtures',
+        'ClientConfig': 'kbroker.testing.access',
         'Clock': 'kbroker.testing.control',
         'Control': 'kbroker.testing.control',
+        'FactoryBroker': 'kbroker.testing.fixtures',
         'Fault': 'kbroker.testing.control',
         'FoundRecord': 'kbroker.testing.questions',
         'Hold': 'kbroker.testing.control',
         'NotReachedError': 'kbroker.testing.errors',
         'PartitionOffsets': 'kbroker.testing.questions',
+        'SharedBroker': 'kbroker.testing.fixtures',
         'Snapshot': 'kbroker.testing.snapshots',
         'Step': 'kbroker.testing.control',
     }

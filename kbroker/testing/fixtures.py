@@ -11,6 +11,7 @@ from typing import Any
 from kbroker.testing import report
 from kbroker.testing.access import USER, Access, ClientConfig, Tls, make_certificates
 from kbroker.testing.broker import NO_SETTINGS, Broker
+from kbroker.testing.errors import BrokerError
 from kbroker.testing.process import Process
 
 MOST_WARNINGS = 40
@@ -112,28 +113,34 @@ class BrokersOfTest:
     # ---- the report
 
     def sections(self, pages: Path | None) -> list[report.Section]:
-        """Return the sections of the report. Write the HTML files into the directory `pages`, if one is given."""
+        """Return the sections of the report. Write the HTML files into the directory `pages`, if one is given.
+
+        All brokers share the time for the report. A broker that the test has paused continues.
+        """
         found = []
-        for use in self.uses:
-            if not use.broker._process.is_open:
-                continue
-            title = '' if len(self.uses) == 1 else f' ({self.uses.index(use) + 1} of {len(self.uses)})'
-            found += [(f'{name}{title}', text) for name, text in self._sections_of(use, pages)]
+        uses = [use for use in self.uses if use.broker._process.is_open]
+        for number, use in enumerate(uses, 1):
+            title = '' if len(uses) == 1 else f' ({number} of {len(uses)})'
+            try:
+                found += [(f'{name}{title}', text) for name, text in self._sections_of(use, pages, 1 / len(uses))]
+            except (BrokerError, OSError) as error:
+                found.append((f'kafka: no report{title}', str(error)))
         return found
 
-    def _sections_of(self, use: Use, pages: Path | None) -> list[report.Section]:
-        broker = use.broker
+    def _sections_of(self, use: Use, pages: Path | None, share: float) -> list[report.Section]:
+        broker, kept = use.broker, str(self.kept(use))
+        broker.resume()
         ids = {step.transactional_id for step in broker.steps() if step.transactional_id} if use.prefix else None
         sections = [*_section('kafka: holds and faults', rule_lines(broker)),
                     *_section('kafka: warnings of the broker', warning_lines(broker.log_lines()))]
-        sections += [(title, text.replace(str(broker.data_dir), str(self.kept(use)))) for title, text in
-                     report.sections_of(broker.data_dir, use.prefix, ids)]
+        sections += [(title, text.replace(str(broker.data_dir), kept)) for title, text in
+                     report.sections_of(broker.data_dir, use.prefix, ids, share * report.REPORT_LIMIT_S)]
         if pages is not None:
-            files = report.write_pages(broker.data_dir, pages, self.name, use.prefix)
+            files = report.write_pages(broker.data_dir, pages, self.name, use.prefix, share * report.PAGES_LIMIT_S)
             sections += _section('kafka: timelines as HTML', map(str, files))
         if not use.prefix:
             sections.append(('kafka: the directory of the broker',
-                             f'{self.kept(use)}\nOpen it: kbroker.testing.Broker(data_dir={str(self.kept(use))!r})'))
+                             f'{kept}\nOpen it: kbroker.testing.Broker(data_dir={kept!r})'))
         return sections
 
 
@@ -191,7 +198,7 @@ def close_left(processes: Iterable[Process]) -> str:
     return f'the test left a broker open ({", ".join(names)}): use `with Broker()`, or the fixture kafka_factory'
 
 
-class Factory:
+class BrokerFactory:
     """The fixture `kafka_factory`: a function that starts brokers for one test.
 
     `tls` is True for a listener with TLS, and `'mutual'` if clients must also show a certificate. `sasl` is PLAIN,

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
-    from kbroker.testing.fixtures import BrokersOfTest, Factory, SharedBroker
+    from kbroker.testing.fixtures import BrokerFactory, BrokersOfTest, SharedBroker
     from kbroker.testing.process import Process
 
 BROKERS: pytest.StashKey[BrokersOfTest] = pytest.StashKey()
@@ -48,9 +48,9 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def kafka_factory(request: pytest.FixtureRequest) -> Iterator[Factory]:
+def kafka_factory(request: pytest.FixtureRequest) -> Iterator[BrokerFactory]:
     """A function that starts brokers with settings, TLS or logins. All end with the test."""
-    from kbroker.testing.fixtures import Factory, Use, certificates_in
+    from kbroker.testing.fixtures import BrokerFactory, Use, certificates_in
     brokers = _brokers_of(request)
     uses: list[Use] = []
 
@@ -58,7 +58,7 @@ def kafka_factory(request: pytest.FixtureRequest) -> Iterator[Factory]:
         uses.append(Use(broker, has_own_directory=has_own_directory))
         brokers.uses.append(uses[-1])
 
-    yield Factory(add, lambda: certificates_in(_temporary(request).getbasetemp() / 'kafka-certificates'))
+    yield BrokerFactory(add, lambda: certificates_in(_temporary(request).getbasetemp() / 'kafka-certificates'))
     for use in uses:
         brokers.end(use)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 REPORT_LIMIT_S = 6.0
 PAGES_LIMIT_S = 10.0
 COMMAND_LIMIT_S = 2.0
-"""The limit of one command. `why-stuck` asks a broker that runs, which does not answer if the test has paused it."""
+"""The limit of one command. `why-stuck` asks a broker that runs, which may not answer."""
 MOST_COMMANDS = 12
 """The most timelines, and the most histories, in a report."""
 MOST_LINES = 120
@@ -73,14 +73,15 @@ def topics_in(directory: Path, prefix: str = '') -> dict[str, list[int]]:
     return {topic: sorted(found[topic]) for topic in sorted(found)}
 
 
-def sections_of(directory: Path, prefix: str = '', transactional_ids: Collection[str] | None = None) -> list[Section]:
+def sections_of(directory: Path, prefix: str = '', transactional_ids: Collection[str] | None = None,
+                limit_s: float = REPORT_LIMIT_S) -> list[Section]:
     """Return the pictures of the partitions, the histories of the transactional ids and what holds readers.
 
     `prefix` is that of the topics; without `transactional_ids`, all of the directory have a history. A directory
     without records has no sections.
     """
     topics = topics_in(directory, prefix)
-    commands = Commands(directory, REPORT_LIMIT_S)
+    commands = Commands(directory, limit_s)
     names = [f'{topic}:{number}' for topic, numbers in topics.items() for number in numbers]
     sections = list(_sections('kafka: timeline', commands, 'timeline', names))
     ids = [each for each in _transactional_ids(commands, directory)
@@ -119,13 +120,14 @@ def shortened(text: str) -> str:
     return '\n'.join([*lines[:half], f'... {len(lines) - 2 * half} lines more ...', *lines[-half:]])
 
 
-def write_pages(directory: Path, place: Path, name: str, prefix: str = '') -> list[Path]:
+def write_pages(directory: Path, place: Path, name: str, prefix: str = '',
+                limit_s: float = PAGES_LIMIT_S) -> list[Path]:
     """Write the timelines of the partitions as HTML files into the directory `place`. Return the files.
 
     Their names begin with `name`, that of the test.
     """
     place.mkdir(parents=True, exist_ok=True)
-    commands = Commands(directory, PAGES_LIMIT_S)
+    commands = Commands(directory, limit_s)
     written = []
     for topic, numbers in topics_in(directory, prefix).items():
         for number in numbers:

@@ -3,10 +3,13 @@ import asyncio
 import pathlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
-from support.runner.pages import ROOT
+from support.runner.pages import ROOT, text_of
 from support.runner.suites import Suite
+
+from kbroker.testing import plugin
 
 USES = '''
     import asyncio, unittest
@@ -58,6 +61,11 @@ def test_each_kind_of_test_gets_a_broker_of_its_own(arguments, tmp_path):
     run = suite.run(*arguments)
     assert set(run.outcomes.values()) == {'PASSED'} and len(run.outcomes) == 6, run.output
     assert not [path for path in suite.temporary.iterdir() if path.name.startswith('kbroker-')]
+
+
+def test_the_package_brings_the_plugin():
+    project = tomllib.loads(text_of('pyproject.toml'))['project']
+    assert project['entry-points']['pytest11'] == {'kbroker': plugin.__name__}
 
 
 def test_a_suite_without_a_fixture_imports_nothing_of_the_kit(tmp_path):

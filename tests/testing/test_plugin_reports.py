@@ -4,7 +4,7 @@ import re
 
 from support.runner.suites import Suite
 
-from kbroker.testing import Broker
+from kbroker.testing import Broker, report
 
 FAILS = '''
     import pytest
@@ -41,16 +41,30 @@ def test_the_directory_of_a_failed_test_is_kept_and_opens(tmp_path):
         assert kafka.values('orders', isolation='read_uncommitted') == [b'10']
 
 
-def test_a_paused_broker_does_not_delay_the_report(tmp_path):
+def test_the_report_about_a_paused_broker_is_complete(tmp_path):
     run = Suite(tmp_path, FAILS.replace('END', 'pause')).run()
+    assert 'kafka: why readers wait' in run.output
     assert 'kafka: history of billing-1' in run.output
-    assert re.search(r'no time was left for these commands -+\nkbroker-transactions --data-dir \S+ why-stuck\n',
-                     run.output)
+
+
+def test_the_time_of_a_report_is_bounded_and_what_was_left_out_is_named(tmp_path):
+    (tmp_path / 'orders-0').mkdir()
+    (tmp_path / 'orders-0' / '00000000000000000000.log').write_bytes(b'x')
+    (title, text), = report.sections_of(tmp_path, limit_s=0)
+    assert title == 'kafka: no time was left for these commands'
+    assert text.splitlines() == [f'kbroker-transactions --data-dir {tmp_path} {words}'
+                                 for words in ('timeline orders:0', 'why-stuck')]
+
+
+def test_a_long_section_has_its_first_and_last_lines():
+    lines = report.shortened('\n'.join(map(str, range(1000)))).splitlines()
+    assert len(lines) == report.MOST_LINES + 1
+    assert lines[0] == '0' and lines[-1] == '999' and '... 880 lines more ...' in lines
 
 
 def test_a_test_that_leaves_a_broker_open_fails_with_one_line(tmp_path):
     run = Suite(tmp_path, '''
-        from kbroker.testing import Broker
+        from kbroker.testing import Broker, report
         def test_leaks():
             test_leaks.broker = Broker()
         def test_is_not_to_blame():
