@@ -10,15 +10,18 @@ __all__ = [
     'ClientConfig',
     'Clock',
     'Control',
+    'ExplorationFailed',
     'FactoryBroker',
     'Fault',
     'FoundRecord',
     'Hold',
     'NotReachedError',
     'PartitionOffsets',
+    'Report',
     'SharedBroker',
     'Snapshot',
     'Step',
+    'explore',
 ]
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
     from kbroker.testing.control import Clock, Control, Fault, Hold, Step
     from kbroker.testing.errors import BrokerError, NotReachedError
+    from kbroker.testing.exploring.exploration import explore
+    from kbroker.testing.exploring.report import ExplorationFailed, Report
     from kbroker.testing.fixtures import BrokerFactory, FactoryBroker, SharedBroker
     from kbroker.testing.questions import FoundRecord, PartitionOffsets
     from kbroker.testing.snapshots import Snapshot
@@ -37,15 +42,18 @@ else:
         'ClientConfig': 'kbroker.testing.access',
         'Clock': 'kbroker.testing.control',
         'Control': 'kbroker.testing.control',
+        'ExplorationFailed': 'kbroker.testing.exploring.report',
         'FactoryBroker': 'kbroker.testing.fixtures',
         'Fault': 'kbroker.testing.control',
         'FoundRecord': 'kbroker.testing.questions',
         'Hold': 'kbroker.testing.control',
         'NotReachedError': 'kbroker.testing.errors',
         'PartitionOffsets': 'kbroker.testing.questions',
+        'Report': 'kbroker.testing.exploring.report',
         'SharedBroker': 'kbroker.testing.fixtures',
         'Snapshot': 'kbroker.testing.snapshots',
         'Step': 'kbroker.testing.control',
+        'explore': 'kbroker.testing.exploring.exploration',
     }
 
     def __getattr__(name):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kbroker.testing.fixtures import BrokerFactory, BrokersOfTest, SharedBroker
     from kbroker.testing.process import Process
 
+pytest_plugins = ['kbroker.testing.exploring.plugin']
+
 BROKERS: pytest.StashKey[BrokersOfTest] = pytest.StashKey()
 """The brokers of a test that come from fixtures."""
 OPENED: pytest.StashKey[list[Process]] = pytest.StashKey()

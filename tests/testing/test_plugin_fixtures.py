@@ -73,7 +73,8 @@ def test_a_suite_without_a_fixture_imports_nothing_of_the_kit(tmp_path):
         import sys
         def test_nothing_is_imported():
             assert [name for name in sys.modules if name.startswith('kbroker')] == [
-                'kbroker', 'kbroker.testing', 'kbroker.testing.plugin']
+                'kbroker', 'kbroker.testing', 'kbroker.testing.plugin', 'kbroker.testing.exploring',
+                'kbroker.testing.exploring.plugin']
     ''').run()
     assert run.code == 0, run.output
 
