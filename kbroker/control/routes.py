@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.control import process
@@ -144,10 +144,19 @@ def refuse_pause_of_process_1() -> None:
                            'init: podman run --init', 409)
 
 
+class RulesInForce(Protocol):
+    """The parts of a process that the routes of steps and rules need."""
+
+    @property
+    def rules(self) -> Rules: ...
+    @property
+    def polls(self) -> Polls: ...
+
+
 class StepRoutes:
     """The routes of the recorded steps."""
 
-    def __init__(self, broker: Controlled):
+    def __init__(self, broker: RulesInForce):
         self._rules = broker.rules
         self._polls = broker.polls
 
@@ -176,7 +185,7 @@ class StepRoutes:
 class RuleRoutes:
     """The routes of holds and faults."""
 
-    def __init__(self, broker: Controlled):
+    def __init__(self, broker: RulesInForce):
         self._rules = broker.rules
         self._polls = broker.polls
 

@@ -33,17 +33,25 @@ class StandaloneServer:
     def run(self, listener: socket.socket, routes: Iterable[Route], *, only_local_names: bool,
             at_end: Callable[[], object] | None = None) -> None:
         """Serve until a signal ends the process, or until `stop`. In the end, call `at_end` and close the listener."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.reactor.on_signal(number, self.reactor.stop)
         server = HttpServer(self.reactor, LongWork(self.timers), listener,
                             Routes(routes, only_local_names=only_local_names))
-        try:
-            self.reactor.run()
-        finally:
+
+        def end() -> None:
             if at_end is not None:
                 at_end()
             server.close()
             listener.close()
+
+        self.run_loop(end)
+
+    def run_loop(self, at_end: Callable[[], object]) -> None:
+        """Run the loop until a signal ends the process, or until `stop`. In the end, call `at_end`."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.reactor.on_signal(number, self.reactor.stop)
+        try:
+            self.reactor.run()
+        finally:
+            at_end()
             self.reactor.close()
 
     def stop(self) -> None:

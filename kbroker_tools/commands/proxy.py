@@ -2,6 +2,7 @@
 broker appear as several."""
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -49,7 +50,15 @@ def main(bootstrap_server: str, command_config: Path | None, listen: str, nodes:
     def note(text: str) -> None:
         warn(f'{PROGRAM}: {text}')
 
-    serving.serve(config, options, note)
+    if control is None:
+        serving.serve(config, options, note)
+        return
+    if sys.platform != 'linux':
+        raise ToolError(f'--control: found the system {sys.platform}, expected Linux, whose epoll the control port '
+                        'needs')
+    from kbroker_tools.proxy import controlling
+    controlling.serve(config, options, controlling.ControlAddress(*address_of('--control', control),
+                                                                  control_token_file), note)
 
 
 def address_of(option: str, text: str) -> tuple[str, int]:

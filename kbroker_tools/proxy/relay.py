@@ -228,6 +228,10 @@ class Proxy:
         """Return the address of a virtual broker for a client."""
         return self.host_for(link), self._node_ports[node]
 
+    def node_port(self, node: int) -> int:
+        """Return the port of a virtual broker, also while it is stopped."""
+        return self._node_ports[node]
+
     def host_for(self, link: Link) -> str:
         """Return the host by which a client reaches the proxy."""
         return link.host if self.front.is_wildcard else self.front.host

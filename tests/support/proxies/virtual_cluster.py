@@ -21,7 +21,7 @@ class VirtualCluster:
         self.proxy = serving.open_proxy(self.config, serving.Options('127.0.0.1', 0), known, self.traffic, self.nodes,
                                         own_thread=True)
         self.connections = {}
-        self.ports = self.proxy._node_ports
+        self.ports = {node: self.proxy.node_port(node) for node in self.nodes.ids}
         self.address = ','.join(f'127.0.0.1:{port}' for port in self.ports.values())
         """The addresses of all virtual brokers: a client that starts while one of them is stopped uses another."""
 
