@@ -17,6 +17,7 @@ __all__ = [
     'Hold',
     'NotReachedError',
     'PartitionOffsets',
+    'Proxy',
     'Report',
     'SharedBroker',
     'Snapshot',
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kbroker.testing.exploring.exploration import explore
     from kbroker.testing.exploring.report import ExplorationFailed, Report
     from kbroker.testing.fixtures import BrokerFactory, FactoryBroker, SharedBroker
+    from kbroker.testing.proxies import Proxy
     from kbroker.testing.questions import FoundRecord, PartitionOffsets
     from kbroker.testing.snapshots import Snapshot
 else:
@@ -49,6 +51,7 @@ else:
         'Hold': 'kbroker.testing.control',
         'NotReachedError': 'kbroker.testing.errors',
         'PartitionOffsets': 'kbroker.testing.questions',
+        'Proxy': 'kbroker.testing.proxies',
         'Report': 'kbroker.testing.exploring.report',
         'SharedBroker': 'kbroker.testing.fixtures',
         'Snapshot': 'kbroker.testing.snapshots',
