@@ -135,7 +135,8 @@ def test_the_commands_of_the_documents_run(broker, tmp_path):
 def check_without_running(line):
     words = shlex.split(line)
     if words[0].startswith('podman'):
-        assert re.search(f'kbroker:{re.escape(__version__)}| kbroker$|compose[.]yaml|kbroker status', line), line
+        image = f'kbroker:{re.escape(__version__)}| kbroker$'
+        assert re.search(f'{image}|secret create|compose[.]yaml|kbroker status', line), line
     elif 'make' in words:
         target = words[words.index('make') + 1]
         assert re.search(rf'^{target}:', text_of('Makefile'), re.MULTILINE), line

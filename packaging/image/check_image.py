@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from build_image import find_wheel, image_of
-from podman import CONFINED, container, logs_when, one_run, podman, settings, state_of, volume
+from podman import CONFINED, container, logs_when, one_run, podman, secret, settings, state_of, volume
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 DATA = '/var/lib/kbroker'
@@ -21,6 +21,17 @@ PAGES = f"""
 import urllib.request
 for path in '/readyz', '/metrics', '/', '/page.css':
     print(urllib.request.urlopen('{METRICS}' + path).read().decode())
+"""
+CONTROL = ('--env', 'KBROKER_CONTROL=0.0.0.0:9093')
+TOKEN = 'a-token-for-tests-only'
+POINTS = f"""
+import json, urllib.error, urllib.request
+for headers in {{'Authorization': 'Bearer {TOKEN}'}}, {{}}:
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request('http://127.0.0.1:9093/points', headers=headers))
+        print('transaction.prepared' in answer.read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.status)
 """
 IMPORTS = """
 import importlib, pathlib, pkgutil, sysconfig, kbroker
@@ -43,6 +54,7 @@ def main():
     with settings():
         check_service(image)
         check_mistakes(image)
+        check_control(image)
         # All modules find their libraries. The image with the commands has the same root, and what OAuth needs.
         for program in (IMPORTS, COMMANDS):
             one_run(f'{image}-tools', '--entrypoint', 'python3', command=['-c', program])
@@ -85,10 +97,22 @@ def check_mistakes(image):
         expect_one_line(one_run(image, '--volume', f'{data}:{DATA}', status=1))
 
 
-def expect_one_line(printed):
-    """Expect that the broker says in its last line, without a traceback, what is wrong with the directory."""
-    expect(printed.splitlines()[-1].startswith(f'kbroker: {DATA}') and 'Traceback' not in printed,
-           f'one line about the directory, found:\n{printed}')
+def check_control(image):
+    """Serve the control port of a test, which in a container needs a token, because its address is not loopback."""
+    expect_one_line(one_run(image, *CONTROL, status=1), '--control')
+    with secret(TOKEN) as name, container(
+            image, *CONFINED, *CONTROL, '--tmpfs', f'{DATA}:mode=0777', '--env',
+            f'KBROKER_CONTROL_TOKEN_FILE=/run/secrets/{name}', '--secret', f'{name},uid=10001,mode=0400') as broker:
+        logs_when(broker, 'ready on 0.0.0.0:9092')
+        podman('healthcheck', 'run', broker)
+        found = podman('exec', broker, 'python3', '-c', POINTS)
+        expect(found == 'True\n401\n', f'the points with the token, and status 401 without, found {found}')
+
+
+def expect_one_line(printed, about=DATA):
+    """Expect that the broker says in its last line, without a traceback, what is wrong with the directory or option."""
+    expect(printed.splitlines()[-1].startswith(f'kbroker: {about}') and 'Traceback' not in printed,
+           f'one line about {about}, found:\n{printed}')
     print(printed.splitlines()[-1])
 
 

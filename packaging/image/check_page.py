@@ -126,6 +126,7 @@ def docker_socket():
 
 def check_commands(image):
     """Type the commands of podman in their order."""
+    os.environ['CONTROL_TOKEN'] = 'a-token-for-the-examples'
     commands = [line for block in blocks('sh') for line in block.splitlines() if line.startswith('podman ')]
     try:
         for command in commands:
@@ -136,6 +137,7 @@ def check_commands(image):
         for name in podman('ps', '--all', '--quiet', '--filter', f'ancestor=localhost/{image}').split():
             podman('rm', '--force', name)
         podman('volume', 'rm', '--force', 'kbroker')
+        podman('secret', 'rm', 'kbroker-control')
     print(f'podman: {len(commands)} commands typed')
 
 

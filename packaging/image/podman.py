@@ -70,6 +70,20 @@ def volume():
         podman('volume', 'rm', '--force', name)
 
 
+@contextlib.contextmanager
+def secret(text):
+    """Create a secret, and yield its name. Remove it in the end."""
+    name = f'kbroker-check-{os.getpid()}-{next(_numbers)}'
+    with tempfile.NamedTemporaryFile('w') as file:
+        file.write(text)
+        file.flush()
+        podman('secret', 'create', name, file.name)
+    try:
+        yield name
+    finally:
+        podman('secret', 'rm', name)
+
+
 def logs_when(name, text):
     """Return the log of a container as soon as it has `text`. End the program if the container ends before."""
     end_s = time.monotonic() + LIMIT_S
