@@ -1,6 +1,7 @@
 """The examples in docs/examples: tests of an application in Java, Go and Node.js, which control a broker."""
 import os
 import subprocess
+import textwrap
 
 import pytest
 from support.brokers.broker_process import ROOT
@@ -8,6 +9,7 @@ from support.kafka.apache_kafka import compiled
 from support.runner.command_runner import install_programs
 from support.runner.machine_requirements import JUDGES, fetching
 from support.runner.node_packages import beside_packages
+from support.runner.pages import blocks
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -43,6 +45,12 @@ def test_the_example_of_junit_passes(environment, tmp_path):
                    '--select-class=PaymentsTest'], environment, tmp_path)
     assert '4 tests successful' in printed
     assert leftovers(tmp_path) == []
+
+
+def test_the_example_on_the_page_is_part_of_the_directory():
+    shown, = blocks('docs/testing.md', 'java')
+    file = EXAMPLES / 'java' / 'src' / 'test' / 'java' / 'PaymentsTest.java'
+    assert textwrap.indent(shown, '    ') in file.read_text()
 
 
 @pytest.mark.go
