@@ -3,12 +3,14 @@
     python bench/fresh_brokers.py [--quick] [--tests N] [--brokers NAMES]
 
 The brokers kbroker and kafka are processes. kfake runs in the process of a suite of tests in Go, and librdkafka's mock
-broker in one in Python, as their users run them. All keep their default settings.
+broker in one in Python, as their users run them. kbroker.testing is the test kit, which starts each broker ahead. All
+keep their default settings.
 
 **start** is the time until a new connection has the answer to Metadata. The directory of Apache Kafka is formatted
 within this time, by a virtual machine that already runs. **memory** is the resident memory of the broker's process. For
-a broker in a suite's process, it is the growth of that process. It is measured after the start, and again after 100,000
-records of 1,000 bytes, of which the last column counts those that can still be read.
+a broker in a suite's process, it is the growth of that process. For kbroker.testing, it is that of the broker, of the
+one that was started ahead, and of the process that keeps both; pages that they share count once. It is measured after
+the start, and again after 100,000 records of 1,000 bytes. A row says how many of them can still be read.
 
 **tests** starts a fresh broker for each test, creates a topic, writes a record, reads it and kills the broker. The
 brokers take turns, a tenth of the tests each time. Apache Kafka runs a hundredth of the tests, and its figures are
@@ -42,7 +44,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent),
                 str(pathlib.Path(__file__).parent.parent / 'tests')]
 
-from broker import create_topic, process_cpu_s, resident_mb, timed  # noqa: E402
+from broker import TICKS_PER_S, create_topic, process_cpu_s, resident_mb, timed  # noqa: E402
 from groups import Peer  # noqa: E402
 from load_generator import LoadError  # noqa: E402
 from peer_brokers import PEERS, Unavailable, kfake_program, versions  # noqa: E402
@@ -50,6 +52,9 @@ from results import table_of  # noqa: E402
 from stopping import workplace  # noqa: E402
 from support.brokers.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.messages.message_builder import batch_of, build  # noqa: E402
+
+from kbroker import testing  # noqa: E402
+from kbroker.testing.process import shared_keeper  # noqa: E402
 
 METADATA, PRODUCE, FETCH, LIST_OFFSETS = 5, 7, 11, 2
 """The versions of the requests. All brokers serve them."""
@@ -182,6 +187,67 @@ class KindInSuite(Kind):
             self._suite.close()
 
 
+class BrokerOfKit:
+    """A broker of kbroker.testing."""
+
+    address = ''
+    pid = 0
+
+    def __init__(self) -> None:
+        self._broker: testing.Broker | None = None
+
+    def start(self) -> None:
+        self._broker = testing.Broker()
+        self.address, self.pid = self._broker.bootstrap_servers, self._broker.pid
+
+    def kill9(self) -> None:
+        if self._broker is not None:
+            self._broker.close()
+
+
+class KindOfKit(Kind):
+    """A broker of kbroker.testing. A process of the kit keeps all brokers of this process."""
+
+    def __init__(self) -> None:
+        self.durable, self.share, self.cpu_s, self.tests = 'kbroker-disk', 1, 0.0, []
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Broker]:
+        broker = BrokerOfKit()
+        try:
+            yield broker
+        finally:
+            broker.kill9()
+
+    @contextlib.contextmanager
+    def suite(self) -> Iterator[None]:
+        before_s = self._cpu_s()
+        yield
+        self.cpu_s += self._cpu_s() - before_s
+
+    @staticmethod
+    def _keeper() -> int:
+        return shared_keeper()._process.pid
+
+    def _cpu_s(self) -> float:
+        """Return the time of the keeper, and of all brokers that have ended."""
+        with open(f'/proc/{self._keeper()}/stat') as file:
+            fields = file.read().rpartition(')')[2].split()
+        return sum(map(int, fields[11:15])) / TICKS_PER_S
+
+    def memory_mb(self, broker: Broker) -> float:
+        keeper = self._keeper()
+        with open(f'/proc/{keeper}/task/{keeper}/children') as file:
+            pids = [keeper, *map(int, file.read().split())]
+        return sum(map(proportional_mb, pids))
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process. A page that n processes share counts as a part of n."""
+    with open(f'/proc/{pid}/smaps_rollup') as file:
+        return next(int(line.split()[1]) for line in file if line.startswith('Pss:')) * 1024 / 1e6
+
+
 def children_cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -191,6 +257,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     'kafka': lambda: Kind('kafka'),
     'kfake': lambda: KindInSuite(lambda: [str(kfake_program()), '-host'], 'kfake'),
     'librdkafka': lambda: KindInSuite(lambda: [sys.executable, str(pathlib.Path(__file__).with_name('mock_host.py'))]),
+    'kbroker.testing': KindOfKit,
     'kbroker': lambda: Kind('kbroker-disk'),
 }
 
@@ -404,11 +471,12 @@ def end_of(peer: Peer, topic: str) -> int:
 def report(kinds: dict[str, Kind], lives: dict[str, Figures], tests: int,
            behaviours: dict[str, dict[str, str]]) -> Iterator[str]:
     names = [name for name in kinds if name in lives]
-    base = lives.get('kbroker')
+    base = next((name for name in ('kbroker.testing', 'kbroker') if name in names), None)
+    compared = [name for name in names if base is not None and name != base]
 
     def row(what: str, form: str, figure: Callable[[str], float]) -> list[str]:
         return [what, *(f'{figure(name):{form}}' for name in names),
-                *(f'{figure(name) / figure("kbroker"):.2f} x' for name in names if name != 'kbroker' and base)]
+                *(ratio(figure(name), figure(base)) for name in compared)]
 
     def total(name: str, seconds: float) -> float:
         return seconds * tests / max(1, len(kinds[name].tests))
@@ -418,12 +486,16 @@ def report(kinds: dict[str, Kind], lives: dict[str, Figures], tests: int,
             row('memory after 100,000 records, MB', ',.1f', lambda name: lives[name].loaded_mb),
             row('records that can be read', ',', lambda name: lives[name].kept),
             row(f'{tests:,} tests, s', ',.1f', lambda name: total(name, sum(kinds[name].tests))),
-            row(f'{tests:,} tests, CPU s', ',.1f', lambda name: total(name, kinds[name].cpu_s))]
-    yield from table_of(['', *names, *(f'{name} / kbroker' for name in names if name != 'kbroker' and base)], rows)
+            row(f'{tests:,} tests, CPU s', ',.2f', lambda name: total(name, kinds[name].cpu_s))]
+    yield from table_of(['', *names, *(f'{name} / {base}' for name in compared)], rows)
     yield ''
     answered = [name for name in names if name in behaviours]
     yield from table_of(['', *answered], ([question, *(behaviours[name].get(question, '') for name in answered)]
                                           for question in QUESTIONS))
+
+
+def ratio(one: float, other: float) -> str:
+    return f'{one / other:.{1 if one > other else 3}f} x' if other else ''
 
 
 FAULTS = (BrokerError, LoadError, OSError, AssertionError, KafkaException, Unavailable)
