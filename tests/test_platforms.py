@@ -18,8 +18,9 @@ from support.brokers.broker_process import ROOT
 PORTABLE = ('kbroker_tools', 'kbroker.client', 'kbroker.daemon.main', 'kbroker.daemon.status')
 """The beginnings of the names of the modules with which a person on macOS starts."""
 SERVES = (('kbroker.daemon.main', 'kbroker.daemon.broker'), ('kbroker.daemon.main', 'kbroker.daemon.controlling'),
-          ('kbroker_tools.commands.exporter', 'kbroker_tools.exporter.serving'))
-"""The imports that only `kbroker serve` and an exporter that serves make."""
+          ('kbroker_tools.commands.exporter', 'kbroker_tools.exporter.serving'),
+          ('kbroker_tools.commands.proxy', 'kbroker_tools.proxy.controlling'))
+"""The imports that only `kbroker serve`, an exporter that serves and a proxy with a control port make."""
 QUICK_TESTS = ('tests/tools/test_tools_directory_live.py', 'tests/client/test_client_face.py')
 WITHOUT_LINUX = os.environ | {'PYTHONPATH': str(ROOT / 'tests/support/without_linux')}
 

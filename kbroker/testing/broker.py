@@ -324,7 +324,7 @@ class Broker:
         """Copy the directory of the running broker at one point of its history. Raise BrokerError while it holds."""
         directory = self._process.new_snapshot_directory()
         self.control.ask('POST', '/snapshot', {'directory': str(directory)}, limit_s=WORK_S)
-        return Snapshot(directory)
+        return Snapshot(directory, Broker)
 
 
 def _raise_first(results: Mapping[str, KafkaError | None]) -> None:
