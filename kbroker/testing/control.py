@@ -31,7 +31,8 @@ LAST_STEPS = 8
 class Selector(TypedDict, total=False):
     """The steps that a hold or a fault selects. Texts match exactly, or with `*`. A name that is left out selects all.
 
-    `occurrence` selects the n-th of these steps, counted from 1. `times` ends the rule after so many steps.
+    `occurrence` selects the n-th of these steps, counted from 1. `times` ends the rule after so many steps. With
+    `exact`, a step must have none of the other facts: `api='Metadata'` then leaves out requests that name a topic.
     """
 
     api: str
@@ -40,6 +41,7 @@ class Selector(TypedDict, total=False):
     group: str
     transactional_id: str
     client_id: str
+    exact: bool
     occurrence: int
     times: int
 

@@ -73,7 +73,7 @@ class Injection:
 
     def _arm(self) -> None:
         step, fault, broker = self._case.step, self._case.fault, self._broker
-        selected: Selector = {**step.select, 'occurrence': step.occurrence}  # type: ignore[typeddict-item]
+        selected: Selector = {**step.select, 'exact': True, 'occurrence': step.occurrence}  # type: ignore[typeddict-item]
         if fault.name == 'broker':
             self._rule: Rule = broker.kill_at(step.point, **selected)
             for name in QUESTIONS:
