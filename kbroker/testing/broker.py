@@ -56,7 +56,7 @@ class Broker:
                                       None if copy_of is None else Path(copy_of), settings, listeners, control))
         self._listeners = dict(listeners)
         self._control = Control(self._process.ports[CONTROL], self._process.describe_end) if control else None
-        self._questions = Questions(self._process.client_settings)
+        self._questions = Questions(self._process.client_settings, self._is_holding)
         self._is_killed = self._is_paused = False
 
     def __enter__(self) -> Self:
@@ -196,6 +196,9 @@ class Broker:
             producer.flush()
 
     # ---- questions
+
+    def _is_holding(self) -> bool:
+        return self._control is not None and any(rule.held for rule in self._control.rules)
 
     def topics(self) -> list[str]:
         """Return the names of all topics except the internal ones."""

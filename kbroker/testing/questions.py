@@ -1,7 +1,8 @@
 """Questions about the contents of a broker, asked with kbroker's client."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -16,7 +17,10 @@ CLIENT_ID = 'kbroker-testing'
 Isolation = Literal['read_committed', 'read_uncommitted']
 Found = TypeVar('Found')
 POLL_MS = 1_000
-OPEN_STATES = ('Ongoing', 'PrepareCommit', 'PrepareAbort')
+DECIDED_STATES = ('PrepareCommit', 'PrepareAbort')
+OPEN_STATES = ('Ongoing', *DECIDED_STATES)
+MARKERS_S, LOOK_S = 5, 0.005
+"""The most seconds for which an answer waits for the markers of decided transactions, and those between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,29 @@ class PartitionOffsets:
 
 
 class Questions:
-    """Questions to the broker that the settings of a client name. Each blocks until it is answered."""
+    """Questions to the broker that the settings of a client name. Each blocks until it is answered.
 
-    def __init__(self, settings: Mapping[str, object]):
+    A commit is acknowledged when its decision is durable, and its markers follow. Answers about records and offsets
+    wait for these markers, unless `is_holding()`: a test may hold the markers.
+    """
+
+    def __init__(self, settings: Mapping[str, object], is_holding: Callable[[], bool] = lambda: False):
         self._settings = {**settings, 'client.id': CLIENT_ID}
+        self._is_holding = is_holding
 
     def admin(self) -> Admin:
         """Return a new Admin, which the caller closes."""
         return Admin(settings=self._settings)
 
+    def _await_markers(self, admin: Admin) -> None:
+        deadline = time.monotonic() + MARKERS_S
+        while admin.list_transactions(DECIDED_STATES) and not self._is_holding() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
     def records(self, topic: str, isolation: Isolation) -> list[FoundRecord]:
         """Return the records of all partitions, in the order of partitions and offsets."""
         with self.admin() as admin:
+            self._await_markers(admin)
             partitions = _partitions(admin, topic)
             found = _read(admin, partitions, isolation)
             if isolation == 'read_committed':
@@ -72,6 +87,7 @@ class Questions:
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         with self.admin() as admin:
+            self._await_markers(admin)
             partitions = _partitions(admin, topic)
             start = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
             end = admin.list_offsets(dict.fromkeys(partitions, LATEST))
@@ -80,11 +96,13 @@ class Questions:
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         with self.admin() as admin:
+            self._await_markers(admin)
             return admin.list_offsets({(topic, partition): LATEST}, IsolationLevel.READ_COMMITTED)[
                 topic, partition].offset
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         with self.admin() as admin:
+            self._await_markers(admin)
             return {at: committed.offset for at, committed in sorted(admin.list_group_offsets(group).items())}
 
     def groups(self) -> list[GroupInfo | StreamsGroupInfo]:

@@ -54,6 +54,14 @@ def test_a_payment_survives_a_crash_between_the_decision_and_its_markers(in_thre
         assert kafka.transactions() == []
 
 
+def test_a_commit_is_visible_once_it_is_acknowledged_although_its_markers_come_later(kafka):
+    kafka.create_topic('payments')
+    with kafka.delay('transaction.marker', 200):
+        pay(kafka, b'10')
+        assert kafka.values('payments') == [b'10']
+        assert kafka.last_stable_offset('payments') == 2
+
+
 def test_the_kit_asks_its_questions_while_all_requests_are_held(kafka):
     with kafka.hold('request'):
         kafka.create_topic('payments')
