@@ -85,12 +85,12 @@ class ClockFile:
 
     def write(self, clock: ControlledClock, step_ms: int, *, is_stopped: bool) -> None:
         """Write the time that the clock will have after a step. Raise OSError if that is not possible."""
-        found = ({'stopped_at_ms': clock.wall_ms() + step_ms} if is_stopped else
-                 {'ahead_ms': clock.ahead_ms() + step_ms})
+        text = (f'{{"stopped_at_ms": {clock.wall_ms() + step_ms}}}' if is_stopped else
+                f'{{"ahead_ms": {clock.ahead_ms() + step_ms}}}')
         if self._file is None:
             self._file = self._fs.open(self._path, create=True)
         # The content always has the same size, so a single write replaces it.
-        self._file.write_at(json.dumps(found).ljust(FILE_BYTES - 1).encode() + b'\n', 0)
+        self._file.write_at(text.ljust(FILE_BYTES - 1).encode() + b'\n', 0)
 
     def read(self, clock: ControlledClock) -> None:
         """Let the clock continue from the file, if there is one. Raise ConfigError if the file has another content.

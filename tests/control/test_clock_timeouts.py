@@ -1,11 +1,15 @@
 """Every time-out of the broker follows an advance of its clock, and so do the times that it writes into records."""
+import json
+
 import pytest
 from support.brokers.clocked_broker import ClockedBroker
 from support.brokers.in_process_broker import frame_of, read_answer
+from support.brokers.secured_broker import PLAIN_JAAS
 from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Producer
+from kbroker.control.clock import moment
 from kbroker.group.share.rows import ShareKey
 from kbroker.record.batch import iter_batches
 
@@ -322,3 +326,23 @@ def test_a_snapshot_of_the_metadata_is_written_after_its_interval(broker):
     broker.on_loop(lambda: broker.node.topics.create('payments', 1, {}))    # a snapshot follows a change
     broker.advance(0)
     assert set(directory.glob('*.checkpoint')) - before
+
+
+def test_a_login_ends_after_its_time_and_the_audit_has_the_times_of_the_clock(tmp_path):
+    with ClockedBroker(tmp_path / 'data', SETTINGS | {
+            'listeners': 'SASL_PLAINTEXT://127.0.0.1:0', 'sasl.enabled.mechanisms': 'PLAIN',
+            'listener.name.sasl_plaintext.plain.sasl.jaas.config': PLAIN_JAAS,
+            'connections.max.reauth.ms': str(MINUTE_MS), 'kbroker.audit.log': str(tmp_path / 'audit.log')}) as broker:
+        broker.advance(DAY_MS)
+        login_ms = broker.clock.wall_ms()
+        with broker.connect() as client:
+            assert client.ask(build('SaslHandshakeRequest', mechanism='PLAIN'), 1).error_code == 0
+            answer = client.ask(build('SaslAuthenticateRequest', auth_bytes=b'\0bob\0x'), 2)
+            assert answer.session_lifetime_ms == MINUTE_MS
+            broker.advance(MINUTE_MS - 1)
+            assert client.ask(build('ListGroupsRequest'), 4).error_code == 0
+            broker.advance(1)
+            client.send(frame_of(build('ListGroupsRequest'), 4))
+            assert client.is_cut_off()
+    times = [json.loads(line)['time'] for line in (tmp_path / 'audit.log').read_text().splitlines()]
+    assert moment(login_ms) in times
