@@ -237,7 +237,8 @@ class Rules(Steps):
         """Return (steps, number of the last of them): at most `most` steps after the step `number`, in order."""
         newer = self._last_number - number
         skipped = max(0, len(self._record) - newer)
-        found = [step for step, _ in islice(self._record, skipped, skipped + most)]
+        # A poll asks for the newest steps. An index finds them from the end, and a slice would pass all others.
+        found = [self._record[index][0] for index in range(skipped, min(skipped + most, len(self._record)))]
         return found, found[-1]['number'] if found else max(number, self.forgotten)
 
     def clear_steps(self) -> None:
