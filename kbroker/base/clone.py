@@ -4,13 +4,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Callable
 
 FICLONE = 0x40049409
 """The request of ioctl that lets a file share all blocks of another file (ioctl_ficlone(2))."""
 CANNOT_SHARE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
+
+COPY_BYTES = 1 << 18
+"""The bytes that are read at a time where the kernel cannot copy from file to file."""
 
 
 def clone_directory(source: str, target: str, is_wanted: Callable[[str], bool] = lambda name: True) -> int:
@@ -79,4 +81,4 @@ def _copy_range(given: int, copy: int, count: int, position: int) -> int:
     except OSError as error:
         if error.errno not in CANNOT_SHARE:
             raise
-        return os.pwrite(copy, os.pread(given, min(count, shutil.COPY_BUFSIZE), position), position)  # type: ignore[attr-defined]
+        return os.pwrite(copy, os.pread(given, min(count, COPY_BYTES), position), position)

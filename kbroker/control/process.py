@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -54,6 +53,8 @@ def begin_pause(ms: int) -> Callable[[], None]:
 
     Raise OSError if no child can be started.
     """
+    import subprocess  # slow to import, and seldom needed
+
     end_ns = time.monotonic_ns() + ms * 1_000_000
     child = subprocess.Popen([sys.executable, '-ISc', WAKER, str(os.getpid()), str(end_ns)], stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

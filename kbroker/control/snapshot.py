@@ -7,7 +7,6 @@ write files of unfinished cleanings, and remove files that are already renamed.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +35,8 @@ def answer_snapshot(node: Any, rules: Rules, body: Mapping[str, Any]) -> Steps[d
     try:
         size_bytes = take_snapshot(node, directory)
     except OSError as error:
+        import shutil  # slow to import, and needed only after an error
+
         shutil.rmtree(directory, ignore_errors=True)
         raise ControlError(f'no snapshot could be made: {describe(error)}', 409) from None
     return {'directory': directory, 'size_bytes': size_bytes}

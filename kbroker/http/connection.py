@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Generator, Iterator
 from http import HTTPStatus
@@ -31,7 +30,6 @@ MOST_HEAD_BYTES = 1 << 14
 MOST_BODY_BYTES = 1 << 16
 SEND_BYTES = 1 << 15
 """The bytes of parts that are collected before they are sent."""
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 COMMON_HEADERS = (('cache-control', 'no-store'), ('x-content-type-options', 'nosniff'))
 
 logger = logging.getLogger('kbroker.http')
@@ -39,6 +37,9 @@ logger = logging.getLogger('kbroker.http')
 
 class HttpConnection:
     """A client's connection. `on_close(connection)` is called once, after it has been closed."""
+
+    would_block: tuple[type[OSError], ...] = (BlockingIOError,)
+    """The errors of a socket that has no bytes or no room."""
 
     def __init__(self, reactor: Reactor, long_work: LongWork, connected: socket.socket, routes: Routes,
                  on_close: Callable[[HttpConnection], None]):
@@ -105,14 +106,11 @@ class HttpConnection:
                 self.close()
             return
         try:
-            data = self._socket.recv(READ_BYTES)
-            if isinstance(self._socket, ssl.SSLSocket) and (pending := self._socket.pending()):
-                data += self._socket.recv(pending)
-        except WOULD_BLOCK:
+            data = self._receive()
+        except self.would_block:
             return
         except OSError as error:
-            if isinstance(error, ssl.SSLError):
-                logger.info('a connection to %s ended: %s', self._socket.getsockname(), error.reason)
+            self._note_failure(error)
             self.close()
             return
         if self._is_lingering:
@@ -121,6 +119,12 @@ class HttpConnection:
             return
         self._http.receive_data(data)
         self._take_events()
+
+    def _receive(self) -> bytes:
+        return self._socket.recv(READ_BYTES)
+
+    def _note_failure(self, error: OSError) -> None:
+        """Log why a connection ends, if that is of interest."""
 
     def _has_next_request(self) -> bool:
         """Return whether the client sends its next request during an answer. The connection leaves it in the socket."""
@@ -282,7 +286,7 @@ class HttpConnection:
         while sent < len(waiting) and not self._is_closed:
             try:
                 sent += self._socket.send(memoryview(waiting)[sent:sent + SEND_BYTES])
-            except WOULD_BLOCK:
+            except self.would_block:
                 yield from self._wait_for_room()
             except OSError:
                 self.close()

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -121,6 +120,8 @@ class Routes:
         return None, NO_NAMES
 
     def _has_token(self, request: HttpRequest, token: Token) -> bool:
+        import hmac  # slow to import, and needed only for a token
+
         scheme, _, given = request.headers.get('authorization', '').partition(' ')
         if scheme.lower() == 'basic':
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,8 @@ from kbroker.base.ledger import Line
 from kbroker.http.connection import HttpConnection
 
 if TYPE_CHECKING:
+    import ssl
+
     from kbroker.base.long_work import LongWork
     from kbroker.http.routes import Routes
     from kbroker.network.reactor import EventHandler, Reactor
@@ -119,10 +120,13 @@ class HttpServer:
                 return
             accepted.setblocking(False)
             try:
+                connection_type = HttpConnection
                 if self._context is not None:
+                    from kbroker.http.tls import TlsConnection as connection_type  # slow to import, not always used
+
                     accepted = self._context().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection = HttpConnection(self._reactor, self._long_work, accepted, self._routes, self._forget)
+                connection = connection_type(self._reactor, self._long_work, accepted, self._routes, self._forget)
             except OSError:
                 accepted.close()
                 continue

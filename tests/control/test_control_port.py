@@ -351,6 +351,13 @@ def test_a_broker_without_the_option_has_none_of_it(tmp_path):
             or name in ('kbroker.daemon.controlling', 'kbroker.topics.controlled_flusher')] == []
 
 
+def test_the_option_loads_no_slow_module_that_most_tests_do_not_need():
+    """A test suite starts hundreds of brokers with a control port."""
+    loaded = subprocess.run([sys.executable, '-c', 'import kbroker.daemon.controlling, sys; print(*sys.modules)'],
+                            cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert {'ssl', 'hashlib', 'shutil', 'subprocess', 'asyncio', 'tempfile'}.isdisjoint(loaded)
+
+
 def test_a_broker_with_the_option_has_one_port_more(broker):
     assert listening_ports(broker.pid) == {int(address.rpartition(':')[2]) for address in (
         broker.address, broker.control)}
