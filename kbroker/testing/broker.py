@@ -39,7 +39,7 @@ class Broker:
     one broker. After a fork, it belongs to the process that started it.
 
     * `data_dir`: a log directory to serve, of kbroker or of Apache Kafka. It stays when the broker is closed.
-    * `copy_of`: a log directory of which the broker serves a copy.
+    * `copy_of`: the log directory of a stopped or killed broker, of which this broker serves a copy.
     * `settings`: settings of the broker under Kafka's names. The default of group.initial.rebalance.delay.ms is 0, so
       that the first member of a group need not wait.
     * `listeners`: maps the name of each listener to its security protocol. The kit asks its questions on the first
@@ -50,10 +50,9 @@ class Broker:
     def __init__(self, *, data_dir: Path | str | None = None, copy_of: Path | str | None = None,
                  settings: Mapping[str, str] = NO_SETTINGS, listeners: Mapping[str, str] = DEFAULT_LISTENERS,
                  control: bool = True):
-        if data_dir is not None and copy_of is not None:
-            raise BrokerError(f'found data_dir {data_dir} and copy_of {copy_of}, expected one of them')
         self._process = Process(Given(None if data_dir is None else Path(data_dir),
                                       None if copy_of is None else Path(copy_of), settings, listeners, control))
+        self._has_given_directory = data_dir is not None
         self._listeners = dict(listeners)
         self._control = Control(self._process.ports[CONTROL], self._process.describe_end) if control else None
         self._questions = Questions(self._process.client_settings, self._is_holding)
@@ -158,6 +157,8 @@ class Broker:
 
         With `keep_as`, move the log directory to that path, for `Broker(data_dir=…)`.
         """
+        if keep_as is not None and self._has_given_directory:
+            raise BrokerError(f'found keep_as {keep_as}, expected none: the test gave {self.data_dir}, which stays')
         if self._control is not None:
             self._control.close()
         self._process.close(None if keep_as is None else Path(keep_as))

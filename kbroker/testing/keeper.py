@@ -38,6 +38,8 @@ MOST_BYTES = 1 << 20
 PREFIX = 'kbroker-testing-'
 """The first part of the names of all temporary directories."""
 LOCK_FILE = 'keeper.lock'
+BROKER_LOCK_FILE = '.lock'
+"""The file of a log directory that a broker locks while it runs, kbroker as well as Apache Kafka."""
 PR_SET_PDEATHSIG = 1
 CONTROL = 'control'
 """The name of the control port among the ports of a broker."""
@@ -91,6 +93,19 @@ def remove_left_over(temporary: Path) -> None:
                 shutil.rmtree(lock_file.parent, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def copy_directory(source: str, target: str) -> None:
+    """Copy the log directory of a broker that does not run. Raise OSError if it runs, or if the copy fails."""
+    with contextlib.ExitStack() as opened:
+        if os.path.exists(os.path.join(source, BROKER_LOCK_FILE)):
+            lock = opened.enter_context(open(os.path.join(source, BROKER_LOCK_FILE), 'rb'))
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                raise OSError(error.errno, 'found a running broker on this directory, expected a stopped or killed '
+                              'one: stop it, or copy it with snapshot()', source) from None
+        clone_directory(source, target, lambda name: name != BROKER_LOCK_FILE)
 
 
 class Instance:
@@ -316,12 +331,14 @@ class Keeper:
                     del os.environ[name]
             os.environ['NOTIFY_SOCKET'] = f'@{notify_name}'
             if instance.spec['copy_of'] is not None and not os.path.exists(instance.data_dir):
-                clone_directory(instance.spec['copy_of'], instance.data_dir, lambda name: name != '.lock')
+                copy_directory(instance.spec['copy_of'], instance.data_dir)
             from kbroker.daemon.main import main
 
             main(command, prog_name='kbroker')
         except SystemExit as exit_of_broker:
             code = exit_of_broker.code
+        except OSError as error:        # before the broker itself began
+            sys.stderr.write(f'{error.filename or instance.directory}: {error.strerror}\n')
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -27,6 +27,7 @@ START_LIMIT_S = 120.0
 END_LIMIT_S = 120.0
 KIT_LISTENER, KIT_USER = 'KBROKER_TESTING', 'kbroker-testing'
 PLAIN_LOGIN_MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule'
+META_PROPERTIES = 'meta.properties'
 CALM_LEVELS = ('debug', 'info', 'warning')
 MOST_LOG_LINES = 5
 """The most lines of the broker's log in an error."""
@@ -111,6 +112,16 @@ class Given:
             return KIT_LISTENER
         return next((name for name, protocol in self.listeners.items() if protocol == 'PLAINTEXT'), KIT_LISTENER)
 
+    def check(self) -> None:
+        """Raise BrokerError for arguments that no broker can have."""
+        if self.data_dir is not None and self.copy_of is not None:
+            raise BrokerError(f'found data_dir {self.data_dir} and copy_of {self.copy_of}, expected one of them')
+        if self.copy_of is not None and not (self.copy_of / META_PROPERTIES).is_file():
+            raise BrokerError(f'copy_of: found no {META_PROPERTIES} in {self.copy_of}, expected a log directory of '
+                              'kbroker or Apache Kafka')
+        if not self.listeners:
+            raise BrokerError("found no listener, expected at least one, such as {'PLAINTEXT': 'PLAINTEXT'}")
+
     def spec(self) -> keeper_program.Spec:
         settings, listeners = dict(self.settings), dict(self.listeners)
         if self.kit_listener == KIT_LISTENER:
@@ -144,6 +155,7 @@ class Process:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._number = 0
+        given.check()
         spec, self.client_settings = given.spec(), given.client_settings()
         self._pair = shared_keeper().connect()
         try:

@@ -95,3 +95,18 @@ def test_a_directory_that_was_kept_and_a_copy_of_it_can_be_opened(tmp_path):
 def test_a_directory_and_a_copy_of_another_are_one_clear_error(tmp_path):
     with pytest.raises(BrokerError, match='expected one of them'):
         Broker(data_dir=tmp_path, copy_of=tmp_path)
+
+
+def test_a_copy_needs_the_directory_of_a_broker_that_does_not_run(kafka, tmp_path):
+    with pytest.raises(BrokerError, match=r'found no meta\.properties in .*, expected a log directory'):
+        Broker(copy_of=tmp_path)
+    with pytest.raises(BrokerError, match=r'found a running broker on this directory, .*snapshot\(\)') as raised:
+        Broker(copy_of=kafka.data_dir)
+    assert 'Traceback' not in str(raised.value)
+
+
+def test_a_directory_that_the_test_gave_is_not_moved(tmp_path):
+    with Broker(control=False, data_dir=tmp_path / 'data') as broker:
+        with pytest.raises(BrokerError, match='which stays'):
+            broker.close(keep_as=tmp_path / 'elsewhere')
+        assert broker.is_running
