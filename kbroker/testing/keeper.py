@@ -185,7 +185,9 @@ class Keeper:
             gc.freeze()     # the collector of a fork must not copy the pages of all imported modules
             while self._is_running:
                 for key, _ in self._selector.select():
-                    key.data()
+                    # An earlier callback may have closed the source, and its descriptor may have a new source.
+                    if self._selector.get_map().get(key.fd) is key:
+                        key.data()
                 if self._wants_spare and self._is_running:
                     self._wants_spare = False
                     self._spare = self._create(spec_of())

@@ -1,5 +1,6 @@
 """The broker of a test: its directory, ports and process, and what it contains."""
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,3 +64,14 @@ def test_two_brokers_on_one_directory_are_one_clear_error():
     with Broker() as kafka, pytest.raises(BrokerError) as raised:
         Broker(data_dir=kafka.data_dir)
     assert str(kafka.data_dir) in str(raised.value)
+
+
+def test_several_threads_start_and_end_brokers_at_the_same_time():
+    def start_and_end(number):
+        with Broker(control=False, settings={'num.partitions': str(number + 1)}) as kafka:
+            kafka.kill()
+            kafka.start()
+            return kafka.bootstrap_servers
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(start_and_end, range(12)))) == 12
