@@ -55,10 +55,10 @@ USES = '''
 '''
 
 
-@pytest.mark.parametrize('arguments', [[], ['-n', '2']], ids=['one process', 'two processes'])
-def test_each_kind_of_test_gets_a_broker_of_its_own(arguments, tmp_path):
+def test_each_kind_of_test_gets_a_broker_of_its_own(tmp_path):
+    """The bench of the fixture and the tests of leftovers use several processes."""
     suite = Suite(tmp_path, USES)
-    run = suite.run(*arguments)
+    run = suite.run()
     assert set(run.outcomes.values()) == {'PASSED'} and len(run.outcomes) == 6, run.output
     assert not [path for path in suite.temporary.iterdir() if path.name.startswith('kbroker-')]
 

@@ -2,6 +2,7 @@
 import pathlib
 import re
 
+import pytest
 from support.runner.suites import Suite
 
 from kbroker.testing import Broker, report
@@ -21,22 +22,29 @@ FAILS = '''
 '''
 
 
-def test_the_report_of_a_failed_test_has_timelines_histories_and_what_holds_readers(tmp_path):
-    run = Suite(tmp_path, FAILS.replace('END', 'kill')).run('--kafka-report', 'pages')
+@pytest.fixture(scope='module')
+def failed(tmp_path_factory):
+    """(directory, run): a suite that kills its broker in a transaction and fails."""
+    directory = tmp_path_factory.mktemp('failed')
+    return directory, Suite(directory, FAILS.replace('END', 'kill')).run('--kafka-report', 'pages')
+
+
+def test_the_report_of_a_failed_test_has_timelines_histories_and_what_holds_readers(failed):
+    directory, run = failed
     assert run.outcomes == {'test_fails': 'FAILED'}
     titles = re.findall(r'^-+ (kafka: .*?) -+$', run.output, re.MULTILINE)
     assert titles == ['kafka: why readers wait', 'kafka: timeline of orders:0', 'kafka: history of billing-1',
                       'kafka: timelines as HTML', 'kafka: the directory of the broker']
     assert "orders-0 is held at offset 0 by transactional.id 'billing-1': its transaction is open" in run.output
     assert 'transaction 1: open' in run.output
-    page, = (tmp_path / 'pages').iterdir()
+    page, = (directory / 'pages').iterdir()
     assert page.name == 'test_suite.py-test_fails.orders-0.html' and 'billing-1' in page.read_text()
 
 
-def test_the_directory_of_a_failed_test_is_kept_and_opens(tmp_path):
-    output = Suite(tmp_path, FAILS.replace('END', 'stop')).run().output
-    data_dir, = re.findall(r"^Open it: kbroker\.testing\.Broker\(data_dir='(.*)'\)", output, re.MULTILINE)
-    assert pathlib.Path(data_dir) in list(tmp_path.rglob('data'))
+def test_the_directory_of_a_failed_test_is_kept_and_opens(failed):
+    directory, run = failed
+    data_dir, = re.findall(r"^Open it: kbroker\.testing\.Broker\(data_dir='(.*)'\)", run.output, re.MULTILINE)
+    assert pathlib.Path(data_dir) in list(directory.rglob('data'))
     with Broker(data_dir=data_dir) as kafka:
         assert kafka.values('orders', isolation='read_uncommitted') == [b'10']
 
