@@ -3,13 +3,10 @@ import asyncio
 import pathlib
 import subprocess
 import sys
-import tomllib
 
 import pytest
-from support.runner.pages import ROOT, text_of
+from support.runner.pages import ROOT
 from support.runner.suites import Suite
-
-from kbroker.testing import plugin
 
 USES = '''
     import asyncio, unittest
@@ -63,9 +60,16 @@ def test_each_kind_of_test_gets_a_broker_of_its_own(tmp_path):
     assert not [path for path in suite.temporary.iterdir() if path.name.startswith('kbroker-')]
 
 
-def test_the_package_brings_the_plugin():
-    project = tomllib.loads(text_of('pyproject.toml'))['project']
-    assert project['entry-points']['pytest11'] == {'kbroker': plugin.__name__}
+def test_an_installed_package_brings_the_plugin_and_no_warning(tmp_path):
+    suite = Suite(tmp_path, '''
+        def test_has_a_broker(kafka):
+            assert kafka.is_running
+    ''')
+    suite.install()
+    (tmp_path / 'conftest.py').unlink()
+    run = suite.run('-W', 'error')
+    assert run.outcomes == {'test_has_a_broker': 'PASSED'}, run.output
+    assert 'kbroker-1.0' in run.output
 
 
 def test_a_suite_without_a_fixture_imports_nothing_of_the_kit(tmp_path):

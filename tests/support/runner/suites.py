@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 
-from support.runner.pages import ROOT
+from support.runner.pages import ROOT, text_of
 
 LIMIT_S = 180
 CONFTEST = '''
@@ -28,15 +29,26 @@ class Suite:
         (directory / 'test_suite.py').write_text(textwrap.dedent(text))
         (directory / 'conftest.py').write_text(CONFTEST)
         (directory / 'pytest.ini').write_text('[pytest]\n')
+        self.site = directory / 'site'
         self.temporary = directory / 'temporary'
         self.temporary.mkdir()
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, '-m', 'pytest', '-rA', '-p', 'no:cacheprovider', *arguments]
 
+    def install(self) -> None:
+        """Let the suite see kbroker as an installed package. Its start file is imported when Python starts."""
+        metadata = self.site / 'kbroker-1.0.dist-info'
+        metadata.mkdir(parents=True)
+        (metadata / 'METADATA').write_text('Metadata-Version: 2.1\nName: kbroker\nVersion: 1.0\n')
+        points = tomllib.loads(text_of('pyproject.toml'))['project']['entry-points']['pytest11']
+        (metadata / 'entry_points.txt').write_text('\n'.join(['[pytest11]', *map(' = '.join, points.items())]))
+        (metadata / 'RECORD').write_text('kbroker/__init__.py,,\nkbroker_tools/__init__.py,,\n')
+        (self.site / 'sitecustomize.py').write_text(text_of('kbroker_tools/spark/autoload/kbroker_spark.pth'))
+
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {'PYTHONPATH': str(ROOT), 'TMPDIR': str(self.temporary)}
+        return os.environ | {'PYTHONPATH': f'{self.site}{os.pathsep}{ROOT}', 'TMPDIR': str(self.temporary)}
 
     def run(self, *arguments: str) -> Run:
         done = subprocess.run(self.command(*arguments), cwd=self.directory, env=self.environment, text=True,
