@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbroker.testing.errors import BrokerError
 from kbroker.testing.keeper import DEFAULT_LISTENERS
+from kbroker.testing.report import child_environment
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -176,11 +178,12 @@ class ClientConfig(dict[str, str]):
 def make_certificates(directory: Path) -> Path:
     """Make an authority, a certificate of the broker and one of its client in a directory, which is returned.
 
-    Raise RuntimeError if the program `openssl` fails or is missing.
+    Raise BrokerError if the program `openssl` fails or is missing.
     """
     done = subprocess.run(
         [sys.executable, '-m', 'kbroker_tools.commands.certs', 'dev', str(directory), '--client', USER],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CERTIFICATES_LIMIT_S, check=False)
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CERTIFICATES_LIMIT_S, check=False,
+        env=child_environment())
     if done.returncode:
-        raise RuntimeError(f'the certificates could not be made: {done.stderr.strip()}')
+        raise BrokerError(f'the certificates could not be made: {done.stderr.strip()}')
     return directory

@@ -46,16 +46,17 @@ class Commands:
             done = subprocess.run(
                 [sys.executable, '-m', 'kbroker_tools.commands.transactions', '--data-dir', str(self._directory),
                  *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace',
-                timeout=min(left_s, COMMAND_LIMIT_S), check=False, env=_environment())
+                timeout=min(left_s, COMMAND_LIMIT_S), check=False, env=child_environment())
         except subprocess.TimeoutExpired:
             self.left_out.append(f'kbroker-transactions --data-dir {self._directory} {" ".join(arguments)}')
             return None
         return (done.stdout + done.stderr).rstrip()
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Return the environment of a command: that of the test without kbroker's variables, which would choose another
-    broker. The command imports the same kbroker as this process."""
+    broker. The command imports the same kbroker as this process.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith('KBROKER_')}
     places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get('PYTHONPATH')])]
     return kept | {'COLUMNS': str(COLUMNS), 'PYTHONPATH': os.pathsep.join(places)}

@@ -8,6 +8,9 @@ import pytest
 from support.runner.pages import ROOT
 from support.runner.suites import Suite
 
+from kbroker.testing import BrokerError
+from kbroker.testing.access import make_certificates
+
 USES = '''
     import asyncio, unittest
     import pytest
@@ -124,6 +127,12 @@ def test_a_client_without_a_login_is_refused(kafka_factory):
 def test_a_listener_that_does_not_exist_is_one_clear_error(keywords, message, kafka_factory):
     with pytest.raises(ValueError, match=message):
         kafka_factory(**keywords)
+
+
+def test_certificates_without_openssl_are_one_clear_error(tmp_path, monkeypatch):
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises(BrokerError, match='found no program openssl.*: install the package openssl$'):
+        make_certificates(tmp_path / 'certificates')
 
 
 def test_a_directory_that_the_test_gives_stays_where_it_is_after_a_failure(tmp_path):
