@@ -131,7 +131,7 @@ def test_a_listener_that_does_not_exist_is_one_clear_error(keywords, message, ka
 
 def test_certificates_without_openssl_are_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(BrokerError, match='found no program openssl.*: install the package openssl$'):
+    with pytest.raises(BrokerError, match=r'found no program openssl.*: install the package openssl$'):
         make_certificates(tmp_path / 'certificates')
 
 
