@@ -1,7 +1,6 @@
 """The marker kafka_explore: the names of its runs, in one process and in two, its report, and its errors."""
 import re
 
-import pytest
 from support.runner.suites import Suite
 
 LOOP = '''
@@ -40,9 +39,10 @@ def row_of(run, name):
     return re.search(rf'^ *{NAMES.fullmatch(name)[1]}  .*$', run.output, re.MULTILINE)[0]
 
 
-@pytest.mark.parametrize('arguments', [[], ['-n', '2']], ids=['one process', 'two processes'])
-def test_each_step_is_a_test_and_the_report_names_the_step_that_fails(arguments, tmp_path):
-    run = Suite(tmp_path, LOOP).run(*arguments)
+def test_each_step_is_a_test_the_report_names_the_step_that_fails_and_its_name_repeats_it(tmp_path):
+    suite = Suite(tmp_path, LOOP)
+    suite.command = lambda *arguments: [*Suite.command(suite, *arguments), '-p', 'cacheprovider']
+    run = suite.run('-n', '2')
     outcomes = run.outcomes
     assert outcomes.pop('test_other') == 'PASSED'
     assert all(NAMES.fullmatch(name) for name in outcomes), run.output
@@ -50,26 +50,18 @@ def test_each_step_is_a_test_and_the_report_names_the_step_that_fails(arguments,
     assert re.search(r'  reply of Produce, payments-0, client_id=app +FAILED +-$', row_of(run, failed)), run.output
     assert 'the answer was lost after its effect' in run.output
     assert "AssertionError: assert [b'10', b'10'] == [b'10']" in run.output
-
-
-def test_a_run_is_repeated_by_its_name(tmp_path):
-    suite = Suite(tmp_path, LOOP)
-    suite.command = lambda *arguments: [*Suite.command(suite, *arguments), '-p', 'cacheprovider']
-    first = suite.run()
-    [failed] = failures(first)
-    number = NAMES.fullmatch(failed)[1]
-    for arguments in (['-k', f'step {number}'], [f'test_suite.py::{failed}'], ['--lf']):
+    for arguments in (['-k', f'step {NAMES.fullmatch(failed)[1]}'], ['--lf']):
         again = suite.run(*arguments)
         assert again.outcomes == {failed: 'FAILED'}, again.output
-        assert row_of(again, failed).split() == row_of(first, failed).removesuffix('-').split()
+        assert row_of(again, failed).split() == row_of(run, failed).removesuffix('-').split()
 
 
 def test_a_run_is_repeated_by_its_name_where_no_steps_are_stored(tmp_path):
-    run = Suite(tmp_path, LOOP).run('-k', 'step 1 or test_other')
-    assert run.outcomes == {'test_pay[step-1-request]': 'PASSED', 'test_other': 'PASSED'}, run.output
+    run = Suite(tmp_path, LOOP).run('test_suite.py::test_pay[step-1-request]')
+    assert run.outcomes == {'test_pay[step-1-request]': 'PASSED'}, run.output
 
 
-def test_a_session_that_selects_no_explored_test_does_no_first_run(tmp_path):
+def test_a_session_that_runs_no_explored_test_starts_no_broker(tmp_path):
     suite = Suite(tmp_path, LOOP.replace('import pytest', 'import sys, pytest').replace(
         'pass\n', "assert 'kbroker.testing.broker' not in sys.modules"))
     assert suite.run('-k', 'test_other').outcomes == {'test_other': 'PASSED'}
