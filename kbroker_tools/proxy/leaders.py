@@ -20,6 +20,7 @@ from kbroker_tools.proxy.exchanges import Exchange
 from kbroker_tools.proxy.nodes import VirtualBrokers
 
 NO_EPOCH = -1
+FIRST_FETCH_WITH_ENDPOINTS = 16
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def name_leaders(nodes: VirtualBrokers, exchange: Exchange, response: Any, addre
     """
     rows = LED[ApiKey(exchange.key)]
     wanted = set()
+    # A client could not reach a leader that it does not know yet, so brokers do not name it in these versions.
+    is_without_endpoints = exchange.key == ApiKey.FETCH and exchange.version < FIRST_FETCH_WITH_ENDPOINTS
     for topic in getattr(response, rows.found_topics):
         name = topic_name(topic, nodes)
         for row in getattr(topic, rows.found_partitions):
@@ -159,7 +162,7 @@ def name_leaders(nodes: VirtualBrokers, exchange: Exchange, response: Any, addre
                 continue
             partition = getattr(row, rows.found_index)
             place, epoch = nodes.place(name, partition), nodes.epoch(name, partition)
-            if place.leader is not None and epoch is not None:
+            if place.leader is not None and epoch is not None and not is_without_endpoints:
                 leader.leader_id, leader.leader_epoch = place.leader, epoch
                 wanted.add(place.leader)
             else:

@@ -4,15 +4,23 @@ import time
 from contextlib import closing
 
 import pytest
+from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of
 from support.proxies.virtual_cluster import VirtualCluster
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages as m
-from kbroker_tools.proxy.nodes import GROUP, NodeError, TopicNames, VirtualBrokers
+from kbroker_tools.proxy.nodes import GROUP, TRANSACTION, NodeError, TopicNames, VirtualBrokers
 
 TOPIC = 'orders'
 PARTITIONS = 6
+
+
+def until(holds):
+    """Ask until the answer is as expected."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
 
 
 @pytest.fixture
@@ -22,13 +30,14 @@ def cluster(shared_broker):
 
 
 @pytest.fixture
-def topic(cluster, request):
+def topic(cluster, shared_broker):
     """A topic with a replica at each virtual broker."""
     name = f'{TOPIC}-{random.randrange(1 << 40)}'
     row = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=3)
     created, = cluster.at(2).call(m.CreateTopicsRequest(topics=[row])).topics
     assert (created.error_code, created.replication_factor) == (0, 3)
-    cluster.metadata(name)
+    await_shown_metadata(shared_broker.address)
+    assert sorted(cluster.leaders(name)) == list(range(PARTITIONS))
     return name
 
 
@@ -162,15 +171,31 @@ def test_a_fetch_session_does_not_hide_a_move(cluster, topic):
     assert len(fetch(cluster, to, topic_id, [0]).responses[0].partitions[0].records) > 0
 
 
+def coordinators(cluster, key_type, *keys, node=1):
+    """Return the rows of FindCoordinator. Kafka first creates its internal topic."""
+    rows = []
+
+    def are_found():
+        request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+        rows[:] = cluster.at(node).call(request).coordinators
+        return not any(row.error_code for row in rows)
+
+    until(are_found)
+    return rows
+
+
 def test_only_the_coordinator_of_a_group_serves_it(cluster, topic):
     keys = [f'group-{number}' for number in range(12)]
-    found = cluster.at(1).call(m.FindCoordinatorRequest(key_type=GROUP, coordinator_keys=keys)).coordinators
+    found = coordinators(cluster, GROUP, *keys)
     owners = {row.key: row.node_id for row in found}
     assert set(owners.values()) == {1, 2, 3}
     assert all(row.port == cluster.ports[row.node_id] for row in found)
     old = cluster.at(1).call(m.FindCoordinatorRequest(key=keys[0], key_type=GROUP), max_version=3)
     assert old.node_id == owners[keys[0]] and old.port == cluster.ports[old.node_id]
     groups = [m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=key, topics=None) for key in keys]
+    for key, owner in owners.items():       # Kafka first loads the groups
+        one = m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=key, topics=None)])
+        until(lambda: cluster.at(owner).call(one, max_version=9).groups[0].error_code == 0)     # noqa: B023
     for node in (1, 2, 3):
         rows = cluster.at(node).call(m.OffsetFetchRequest(groups=groups), max_version=9).groups
         assert {row.group_id: row.error_code for row in rows} == {
@@ -186,12 +211,11 @@ def test_only_the_coordinator_of_a_group_serves_it(cluster, topic):
 
 def test_a_transactional_id_moves_with_its_coordinator(cluster, topic):
     def owner(node):
-        answer = cluster.at(node).call(m.FindCoordinatorRequest(key_type=1, coordinator_keys=['t']))
-        return answer.coordinators[0].node_id
+        return coordinators(cluster, TRANSACTION, 't', node=node)[0].node_id
 
     first = owner(1)
     request = m.InitProducerIdRequest(transactional_id='t', transaction_timeout_ms=60_000)
-    assert cluster.at(first).call(request).error_code == 0
+    until(lambda: cluster.at(first).call(request).error_code == 0)
     for other in {1, 2, 3} - {first}:
         assert cluster.at(other).call(request).error_code == ErrorCode.NOT_COORDINATOR
     cluster.do(lambda: cluster.traffic.stop_node(first))
