@@ -1,10 +1,12 @@
 """Three virtual brokers in front of a broker, in the process of the test."""
 import threading
 
+from kbroker.client import Consumer
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.protocol import messages as m
 from kbroker_tools.proxy import serving
+from kbroker_tools.proxy.nodes import TRANSACTION
 from kbroker_tools.proxy.traffic import Traffic
 
 LIMIT_S = 60
@@ -82,3 +84,41 @@ class VirtualCluster:
     @property
     def running(self):
         return self.do(lambda: sorted(self.nodes.running))
+
+
+def fail_over(nodes, producer, topic, transactional_id, partitions=6):
+    """Write three transactions of a LineProducer, while nodes stop, start, and lose a partition. The second one is
+    aborted. Return the values that are committed."""
+    def send(start):
+        for number in range(start, start + partitions):
+            producer.send(topic, number % partitions, f'v{number}')
+
+    producer.begin()
+    send(0)
+    coordinator = nodes.coordinator(TRANSACTION, transactional_id)
+    nodes.stop(coordinator)
+    send(partitions)
+    producer.commit()
+    nodes.start(coordinator)
+    producer.begin()
+    send(2 * partitions)
+    leader = nodes.leader(topic, 0)
+    nodes.move(topic, 0, next(each for each in nodes.running if each != leader))
+    producer.abort()
+    stopped = nodes.leader(topic, 0)
+    nodes.stop(stopped)
+    producer.begin()
+    send(3 * partitions)
+    nodes.start(stopped)
+    producer.commit()
+    return sorted(f'v{number}' for number in (*range(2 * partitions), *range(3 * partitions, 4 * partitions)))
+
+
+def committed_values(address, topic, count, partitions=6):
+    """Read committed values until there are `count`, and none is left. Return them in order of their texts."""
+    with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, partition) for partition in range(partitions)])
+        found = []
+        while len(found) < count or consumer.poll(200):
+            found += [record.value.decode() for batch in consumer.poll(1000) for record in batch.records()]
+    return sorted(found)
