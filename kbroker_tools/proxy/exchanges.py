@@ -24,8 +24,8 @@ from kbroker_tools.proxy.addresses import (
 LEAST_REQUEST_BYTES = 8
 """The API key, the version and the correlation id."""
 
-Change = Callable[[Any], None]
-"""A function that changes a decoded response."""
+Change = Callable[[Any], 'bool | None']
+"""A function that changes a decoded response. It returns False if it leaves the response as it is."""
 
 
 class Exchange:
@@ -106,7 +106,9 @@ class Exchange:
         else:
             start = SIZE_BYTES + header_bytes_of(self.key, self.version)
             response = decode_message(response_class(self.key), frame, self.version, start)
-            self.change(response)
+            if self.change(response) is False:
+                self.answer = frame
+                return
             places = places_of(self.key)
             if places is not None and self.node is None:
                 route_message(response, places, route)

@@ -10,7 +10,7 @@ for, stay: they say who wrote the records, which is always the broker behind.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +144,14 @@ class LeaderCheck:
                 found.append(row)
 
 
+def has_leaders(exchange: Exchange, response: Any) -> bool:
+    """Return whether the broker behind has named itself as a leader in a response, or its address."""
+    rows = LED[ApiKey(exchange.key)]
+    return bool(getattr(response, 'node_endpoints', ())) or any(
+        row.error_code in NEW_LEADER for topic in getattr(response, rows.found_topics)
+        for row in getattr(topic, rows.found_partitions))
+
+
 def name_leaders(nodes: VirtualBrokers, exchange: Exchange, response: Any, addresses: Iterable[tuple[int, str, int]]
                  ) -> None:
     """Replace the leaders in the rows of a response by virtual brokers, and add their addresses.
@@ -194,9 +202,3 @@ def _copy_name(asked: Any, topic: Any) -> None:
     for field in ('name', 'topic'):
         if name and hasattr(topic, field):
             setattr(topic, field, name)
-
-
-def partitions_of(request: Any, rows: Rows) -> Iterator[Any]:
-    """Yield the rows of partitions of a request."""
-    for topic in getattr(request, rows.topics) or ():
-        yield from getattr(topic, rows.partitions)

@@ -11,7 +11,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker_tools.proxy.coordinators import CoordinatorCheck, key_of, keys_of, list_filter
 from kbroker_tools.proxy.exchanges import Exchange
 from kbroker_tools.proxy.failures import error_response
-from kbroker_tools.proxy.leaders import LED, LeaderCheck, name_leaders
+from kbroker_tools.proxy.leaders import LED, LeaderCheck, has_leaders, name_leaders
 from kbroker_tools.proxy.nodes import GROUP, VirtualBrokers
 
 BROKER_RESOURCES = (4, 8)
@@ -73,9 +73,12 @@ class Translator:
             check.has_changes = True
             is_left = True      # an empty request is a step of the session, too
 
-        def change(response: Any) -> None:
+        def change(response: Any) -> bool:
+            if not check.refused and not has_leaders(exchange, response):
+                return False
             check.add_refused(response)
             name_leaders(nodes, exchange, response, endpoints())
+            return True
 
         if not is_left:
             response = exchange.new_response()
