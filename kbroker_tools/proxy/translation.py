@@ -16,8 +16,8 @@ from kbroker_tools.proxy.nodes import GROUP, VirtualBrokers
 
 BROKER_RESOURCES = (4, 8)
 """The types of the resources whose names are the ids of brokers: a broker, and its loggers."""
-BROKERS, CONTROLLERS = 1, 2
-"""The types of endpoints in DescribeCluster."""
+BROKERS = 1
+"""The type of endpoints in DescribeCluster that virtual brokers are. The others are controllers."""
 NO_SESSION, FINAL_EPOCH = 0, -1
 
 Endpoints = Callable[[], list[tuple[int, str, int]]]
@@ -159,8 +159,6 @@ class Translator:
 
     def _describe_cluster(self, exchange: Exchange, endpoints: Endpoints) -> None:
         def change(response: Any) -> None:
-            if response.endpoint_type != BROKERS:
-                return
             row = type(response).DescribeClusterBroker
             response.brokers = [row(broker_id=node, host=host, port=port) for node, host, port in endpoints()]
             if response.controller_id >= 0:
