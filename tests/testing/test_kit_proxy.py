@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.runner.pages import ROOT, blocks
 
 from kbroker.client import Admin, NewTopic, Producer
 from kbroker.testing import BrokerError, Proxy
@@ -56,3 +57,10 @@ def test_a_killed_test_leaves_no_proxy(shared_broker):
         assert select.select([ended], [], [], 60)[0], 'the proxy still runs'
     finally:
         os.close(ended)
+
+
+def test_the_program_of_the_page_prints_what_the_page_says():
+    program, = blocks('docs/proxy.md', 'python')
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=180, check=True,
+                          env=os.environ | {'PYTHONPATH': str(ROOT)})
+    assert done.stdout == blocks('docs/proxy.md', 'text')[0]
