@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 
 from kbroker.testing.broker import NO_SETTINGS, Broker
 from kbroker.testing.exploring.faults import Case, Plan, plan_of
-from kbroker.testing.exploring.injection import Application, Injection
+from kbroker.testing.exploring.injection import Application, FirstRun, Injection
 from kbroker.testing.exploring.report import FAILED, NOT_REACHED, PASSED, ExplorationFailed, Outcome, Report
 from kbroker.testing.exploring.steps import ReachedStep, reached_steps
 from kbroker.testing.report import sections_of
@@ -15,7 +16,7 @@ Run = Callable[..., object]
 
 def explore(run: Run, *, kill: str | Iterable[str] = (), error: str | Iterable[str] = (),
             select: Mapping[str, str | int] | None = None, steps: int | None = None, seed: int = 1,
-            only: Collection[str] = (), settings: Mapping[str, str] = NO_SETTINGS) -> Report:
+            only: str | Iterable[str] = (), settings: Mapping[str, str] = NO_SETTINGS) -> Report:
     """Run a test once, and then once more for each step that its application reached, with a fault at this step.
 
     `run(broker)` is the test. It gets a fresh broker each time, starts its application, and asserts what must hold in
@@ -48,8 +49,9 @@ def explore(run: Run, *, kill: str | Iterable[str] = (), error: str | Iterable[s
 
 def _first_run(run: Run, plan: Plan, settings: Mapping[str, str]) -> list[ReachedStep]:
     with Broker(settings=settings) as broker:
+        first = FirstRun(broker)
         _call(run, broker, Application(), plan)
-        return reached_steps(broker.steps())
+        return reached_steps(first.steps())
 
 
 def _call(run: Run, broker: Broker, application: Application, plan: Plan) -> None:
@@ -59,20 +61,22 @@ def _call(run: Run, broker: Broker, application: Application, plan: Plan) -> Non
         run(broker)
 
 
-def _cases(plan: Plan, reached: Collection[ReachedStep], only: Collection[str]) -> list[Case]:
+def _cases(plan: Plan, reached: Collection[ReachedStep], only: str | Iterable[str]) -> list[Case]:
     if not only:
         return plan.cases(reached)
     cases = {case.name: case for case in plan.all_cases(reached)}
-    for name in only:
+    names = [only] if isinstance(only, str) else list(only)
+    for name in names:
         if name not in cases:
             raise ValueError(f'only: found {name!r}, expected names of runs from {next(iter(cases))} to '
                              f'{list(cases)[-1]}')
-    return [cases[name] for name in only]
+    return [cases[name] for name in names]
 
 
 def _run_with(run: Run, case: Case, plan: Plan, settings: Mapping[str, str], explains: bool) -> Outcome:
     """Run the test with a fault. If it fails and `explains`, the outcome has the pictures of the partitions."""
-    with Broker(settings=settings) as broker:
+    # Without the check of a `with` block: a fault of the exploration may prevent that a hold of the test is reached.
+    with closing(Broker(settings=settings)) as broker:
         application = Application()
         injection = Injection(broker, case, application)
         try:

@@ -14,7 +14,7 @@ from kbroker.testing.exploring.faults import Case
 
 if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
-    from kbroker.testing.control import Hold, Rule, Selector
+    from kbroker.testing.control import Hold, Rule, Selector, Step
 
 RESTART_LIMIT_S = 30.0
 """The longest that a step is held for the test to say how its application is restarted."""
@@ -26,6 +26,20 @@ END_LIMIT_S = 1.0
 """The longest that a question whose connection was lost waits for the end of the process."""
 POLL_S = 0.2
 """The longest that the end of a run waits for the watch of a hold."""
+
+
+class FirstRun:
+    """The first run of a test on a broker, which has no fault."""
+
+    def __init__(self, broker: Broker):
+        self._broker, self._pid = broker, broker.pid
+
+    def steps(self) -> list[Step]:
+        """Return the steps that were reached. Raise ValueError if the test has started its broker again."""
+        if self._broker.pid != self._pid:
+            raise ValueError('the test ended its broker and started it again, found two processes, expected one: a '
+                             'fault ends with its process, so leave the kills to the exploration')
+        return self._broker.steps()
 
 
 class Application:
@@ -46,8 +60,8 @@ class Application:
     def restart(self) -> None:
         """Kill the application and start it again. Raise LookupError if the test has not said how."""
         if not self._is_known.wait(RESTART_LIMIT_S):
-            raise LookupError("kill='application': the test did not call restart_with(), which says how its "
-                              'application is killed and started again')
+            raise LookupError("kill='application': the test did not call restart_with(restart) before its "
+                              'application reached this step: call it first, and then start the application')
         assert self._restart is not None
         self._restart()
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
     from kbroker.testing.control import Step
     from kbroker.testing.exploring.faults import Case, Plan
-    from kbroker.testing.exploring.injection import Application, Injection
+    from kbroker.testing.exploring.injection import Application, FirstRun, Injection
     from kbroker.testing.exploring.report import Outcome
-    from kbroker.testing.exploring.store import FirstRun, Store
+    from kbroker.testing.exploring.store import Store, StoredRun
 
 MARKER = 'kafka_explore'
 ARGUMENTS = ('kill', 'error', 'select', 'steps', 'seed')
@@ -55,21 +55,22 @@ class Trial:
         """The steps that the first run reached."""
         self.reports: list[pytest.TestReport] = []
         """The reports of the first run."""
-        self._broker: Broker | None = None
+        self._first: FirstRun | None = None
         self._injection: Injection | None = None
 
     def begin(self, broker: Broker) -> None:
         """Arm the fault on the broker of the test."""
-        from kbroker.testing.exploring.injection import Injection
+        from kbroker.testing.exploring.injection import FirstRun, Injection
 
-        self._broker = broker
-        if self.case is not None:
+        if self.case is None:
+            self._first = FirstRun(broker)
+        else:
             self._injection = Injection(broker, self.case, self.application)
 
     def end(self) -> None:
         """End the run. Skip the test if the step was not reached again. Raise the error of a restart that failed."""
         if self.case is None:
-            self.steps = [] if self._broker is None else self._broker.steps()
+            self.steps = [] if self._first is None else self._first.steps()
             return
         self.disarm()
         if self._injection is not None and not self._injection.has_fired:
@@ -153,9 +154,9 @@ class Explorations:
             run.stash[REACHED] = len(first.steps)
         return runs
 
-    def _first_run(self, item: pytest.Item) -> FirstRun:
+    def _first_run(self, item: pytest.Item) -> StoredRun:
         from kbroker.testing.exploring.steps import reached_steps
-        from kbroker.testing.exploring.store import FirstRun
+        from kbroker.testing.exploring.store import StoredRun
 
         trial = item.stash[TRIAL] = Trial(None)
         try:
@@ -164,10 +165,10 @@ class Explorations:
             del item.stash[TRIAL]
         for report in trial.reports:
             if report.skipped:
-                return FirstRun(self.store.session, 'the first run was skipped')
+                return StoredRun(self.store.session, 'the first run was skipped')
             if report.failed:
-                return FirstRun(self.store.session, f'the first run, which has no fault, failed: {_reason_of(report)}')
-        return FirstRun(self.store.session, None, tuple(reached_steps(trial.steps)))
+                return StoredRun(self.store.session, f'the first run, which has no fault, failed: {_reason_of(report)}')
+        return StoredRun(self.store.session, None, tuple(reached_steps(trial.steps)))
 
     def _collected(self, item: pytest.Item, cases: Sequence[Case]) -> list[pytest.Item]:
         """Collect a test as the runs with these faults."""

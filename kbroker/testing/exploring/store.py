@@ -17,8 +17,8 @@ from kbroker.testing.exploring.steps import ReachedStep
 
 
 @dataclass(frozen=True)
-class FirstRun:
-    """The outcome of the first run of a test: the steps that its application reached, or why the run failed."""
+class StoredRun:
+    """The first run of a test: the steps that its application reached, or why the run failed."""
 
     session: str
     """The id of the session of pytest that did the run."""
@@ -32,7 +32,7 @@ class Store:
     def __init__(self, directory: Path, session: str):
         self._directory, self.session = directory, session
 
-    def find(self, test: str, do_first_run: Callable[[], FirstRun], may_be_older: bool) -> FirstRun:
+    def find(self, test: str, do_first_run: Callable[[], StoredRun], may_be_older: bool) -> StoredRun:
         """Return the first run of a test. If there is none of this session, do it; the other processes wait.
 
         `may_be_older` says that a successful run of an earlier session is good, too.
@@ -50,10 +50,10 @@ class Store:
             return found
 
 
-def _decoded(text: str) -> FirstRun | None:
+def _decoded(text: str) -> StoredRun | None:
     """Return the run in a file, or None if the file is new, or of another release."""
     try:
         found = json.loads(text)
-        return FirstRun(found['session'], found['failure'], tuple(ReachedStep(**step) for step in found['steps']))
+        return StoredRun(found['session'], found['failure'], tuple(ReachedStep(**step) for step in found['steps']))
     except (ValueError, KeyError, TypeError):
         return None
