@@ -6,11 +6,15 @@ import socket
 import ssl
 from collections import deque
 
+from kbroker.base.errors import ProtocolError
 from kbroker_tools.proxy.exchanges import Exchange
 
 RECEIVE_BYTES = 256 * 1024
 MOST_QUEUED_BYTES = 8 << 20
 MOST_QUEUED_REQUESTS = 1000
+LARGEST_REQUEST_BYTES = 256 << 20
+"""The largest request that passes. A broker takes 100 MiB, unless its socket.request.max.bytes is larger."""
+LARGEST_ANSWER_BYTES = 1 << 30
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -64,10 +68,14 @@ class Link:
                                        or len(self.arrived) >= MOST_QUEUED_REQUESTS)
 
     def take_frames(self, end: socket.socket) -> list[bytes]:
-        """Return the complete frames that have arrived from an end."""
+        """Return the complete frames that have arrived from an end. Raise ProtocolError for a size that no frame has.
+        """
+        most = LARGEST_REQUEST_BYTES if end is self.client else LARGEST_ANSWER_BYTES
         received, frames, at = self.received[end], [], 0
         while len(received) - at >= 4:
             size = 4 + int.from_bytes(received[at:at + 4])
+            if size > most:
+                raise ProtocolError(f'found a frame of {size} bytes, expected at most {most}')
             if len(received) - at < size:
                 break
             frames.append(bytes(memoryview(received)[at:at + size]))

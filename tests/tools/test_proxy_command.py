@@ -3,12 +3,13 @@ logins at the broker and in front, virtual brokers, and errors in one line.
 """
 import http.client
 import json
+import random
 import re
 import signal
 import socket
 import ssl
 import subprocess
-from contextlib import closing
+from contextlib import closing, suppress
 
 import confluent_kafka
 import pytest
@@ -194,6 +195,23 @@ def test_clients_need_no_login_for_a_broker_that_asks_for_one_and_may_get_tls(se
         with context.wrap_socket(socket.create_connection((host, int(port)), timeout=LIMIT_S),
                                  server_hostname='localhost') as opened:
             assert opened.version() == 'TLSv1.3'
+
+
+def test_garbage_ends_its_connection_and_nothing_else(shared_broker):
+    rng = random.Random(3)
+    with closing(ProxyProcess('--bootstrap-server', shared_broker.address, '--nodes', 2)) as proxy:
+        host, _, port = proxy.address.rpartition(':')
+        texts = [b'GET / HTTP/1.1\r\n\r\n', b'\xff' * 100, b'\0\0\0\4\0\0\0\0', bytes(12)]
+        for key in range(100):
+            body = key.to_bytes(2) + bytes([0, rng.randrange(14)]) + rng.randbytes(rng.randrange(4, 60))
+            texts.append(len(body).to_bytes(4) + body)
+        for text in texts:
+            with socket.create_connection((host, int(port)), timeout=LIMIT_S) as client, suppress(OSError):
+                client.sendall(text)
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):
+                    pass
+        assert brokers(proxy.address) == {1, 2}
 
 
 def test_bad_starts_are_one_line(shared_broker, secured, tmp_path):
