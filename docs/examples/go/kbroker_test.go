@@ -53,19 +53,19 @@ func (broker *kbroker) start() {
 	if err != nil {
 		broker.t.Fatal(err)
 	}
-	ready, ended := make(chan struct{}), make(chan struct{})
+	ready, ended := make(chan [2]string, 1), make(chan struct{})
 	var lines bytes.Buffer
 	go func() {
 		defer close(ended)
+		var control string
 		for scanner := bufio.NewScanner(log); scanner.Scan(); {
 			var entry struct{ Event, Address string }
 			_ = json.Unmarshal(scanner.Bytes(), &entry)
 			switch entry.Event {
 			case "control":
-				broker.control = entry.Address
+				control = entry.Address
 			case "ready":
-				broker.address = entry.Address
-				close(ready)
+				ready <- [2]string{entry.Address, control}
 			default:
 				fmt.Fprintln(&lines, scanner.Text())
 			}
@@ -74,7 +74,10 @@ func (broker *kbroker) start() {
 	}()
 	broker.process, broker.ended = process, ended
 	select {
-	case <-ready:
+	case found := <-ready:
+		if broker.address != found[0] { // the first start
+			broker.address, broker.control = found[0], found[1]
+		}
 	case <-ended:
 		broker.t.Fatalf("kbroker has ended:\n%s", &lines)
 	}
