@@ -13,7 +13,6 @@ JSON. When the pair of a broker is closed, the keeper closes that broker.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import gc
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kbroker.base.clone import clone_directory
+from kbroker.base.parent_process import end_with_parent
 
 MOST_BYTES = 1 << 20
 """The most bytes of a message."""
@@ -40,7 +40,6 @@ PREFIX = 'kbroker-testing-'
 LOCK_FILE = 'keeper.lock'
 BROKER_LOCK_FILE = '.lock'
 """The file of a log directory that a broker locks while it runs, kbroker as well as Apache Kafka."""
-PR_SET_PDEATHSIG = 1
 CONTROL = 'control'
 """The name of the control port among the ports of a broker."""
 DEFAULT_LISTENERS = {'PLAINTEXT': 'PLAINTEXT'}
@@ -163,12 +162,12 @@ class Keeper:
 
     def __init__(self, channel: socket.socket, parent: int, temporary: str):
         """`parent` is a descriptor of the test process."""
+        self._pid = os.getpid()
         self._channel = channel
         self._selector = selectors.DefaultSelector()
         remove_left_over(Path(temporary))
         self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary))
         self._lock = lock_root(self._root)
-        self._libc = ctypes.CDLL(None)
         self._instances: set[Instance] = set()
         self._connections: set[Connection] = set()
         self._spare: Instance | None = None
@@ -320,7 +319,7 @@ class Keeper:
         """Be the broker: the same as `kbroker serve` in a process of its own."""
         code: Any = 1
         try:
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            end_with_parent(self._pid)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(working_directory)
@@ -384,6 +383,7 @@ class Keeper:
 
 def import_broker() -> None:
     """Import every module that a start of the broker needs, so that a fork has them."""
+    importlib.import_module('ctypes')       # for `end_with_parent`
     importlib.import_module('kbroker.daemon.main')
     importlib.import_module('kbroker.daemon.broker')
     for room in ('kbroker.apis', 'kbroker.control'):

@@ -127,7 +127,7 @@ def test_a_command_whose_server_has_ended_already_does_not_begin():
     ended = subprocess.run([sys.executable, '-m', 'kbroker.page.with_parent', '1', 'this'], capture_output=True,
                            text=True)
     assert (ended.returncode, ended.stdout) == (1, '')
-    assert ended.stderr == 'the process 1, which started this command, has ended\n'
+    assert ended.stderr == 'the process 1, which started this one, has ended\n'
 
 
 def test_the_limit_of_a_command_ends_it(loop, tmp_path, monkeypatch):
