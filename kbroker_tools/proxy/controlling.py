@@ -5,6 +5,7 @@ Rules, steps and their JSON are those of `kbroker serve --control`. The proxy ha
 """
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kbroker.base.suggestions import did_you_mean
 from kbroker.client.config import ClientConfig
 from kbroker.control.bodies import ControlError, check_names, number, number_of_query, shown
 from kbroker.control.points import DELAY, DROP, ERROR, HOLD, POINTS
-from kbroker.control.routes import MOST_WAIT_MS, Body, RuleRoutes, StepRoutes, listing, reading, writing
+from kbroker.control.routes import MOST_WAIT_MS, OPENAPI, Body, RuleRoutes, StepRoutes, listing, reading, writing
 from kbroker.control.rules import API_NAMES, Rules, has_facts
 from kbroker.control.server import ControlPort, Polls
 from kbroker.http.messages import Answer, HttpRequest
@@ -41,6 +42,10 @@ ACTIONS = {REQUEST: (HOLD, DELAY, ERROR, DROP), REPLY: (HOLD, DELAY, DROP)}
 """The points of the proxy, and the actions that each has."""
 SELECTORS = ('api', 'client_id', 'topic', 'group', 'transactional_id')
 """The fields by which a client selects requests of the record."""
+OWN_OPENAPI = Path(__file__).with_name('openapi.json')
+SHARED = ('/openapi.json', '/points', '/steps', '/rules', '/rules/{id}', '/rules/{id}/release')
+"""The paths that mean the same as on the broker's control port."""
+NOT_OF_PROXY = ('Broker', 'Clock', 'ClockChange')
 MOST_REQUESTS = 1000
 """The most requests that one answer contains."""
 
@@ -128,6 +133,7 @@ class ProxyRoutes:
         steps, rules = StepRoutes(self), self._rule_routes
         return [
             reading('/', lambda _request, _body: self._facts()), reading('/points', self._points),
+            reading('/openapi.json', lambda _request, _body: description()),
             reading('/requests', self._requests),
             reading('/steps', steps.show), writing('DELETE', '/steps', steps.clear),
             writing('POST', '/rules', self._add, 201), reading('/rules', rules.show_all),
@@ -226,3 +232,16 @@ def has_error(api: str) -> bool:
     key = next(key for key in ApiKey if api_name(key) == api)
     first, last = request_class(key).versions
     return any(can_fail(key, version) for version in range(first, last + 1))
+
+
+def description() -> dict[str, Any]:
+    """Return the description of the control port: that of the broker's, without what the proxy lacks, and with what
+    only the proxy has."""
+    found: dict[str, Any] = json.loads(OPENAPI.read_text())
+    own = json.loads(OWN_OPENAPI.read_text())
+    schemas = found['components']['schemas']
+    for name in NOT_OF_PROXY:
+        del schemas[name]
+    schemas |= own['schemas']
+    shared = {path: methods for path, methods in found['paths'].items() if path in SHARED}
+    return found | {'info': found['info'] | own['info'], 'servers': own['servers'], 'paths': own['paths'] | shared}

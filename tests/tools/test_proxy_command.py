@@ -22,8 +22,9 @@ from kbroker.client import Admin, Consumer, NewTopic, Producer
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.protocol.api_keys import ApiKey
-from kbroker_tools.proxy.controlling import has_error
-from kbroker_tools.proxy.traffic import api_name
+from kbroker_tools.proxy.controlling import ACTIONS, ProxyRoutes, description, has_error
+from kbroker_tools.proxy.nodes import TopicNames
+from kbroker_tools.proxy.traffic import Traffic, api_name
 
 LIMIT_S = 60
 
@@ -150,6 +151,24 @@ def test_a_rule_that_the_proxy_cannot_follow_is_refused_with_what_it_can(proxy, 
     assert words.lower() in proxy.ask('POST', '/rules', body, 400)['error'].lower()
 
 
+def test_the_description_of_the_control_port_has_its_routes_and_answers(proxy):
+    served = proxy.ask('GET', '/openapi.json')
+    assert served == description()
+    described = {(method.upper(), path) for path, methods in served['paths'].items() for method in methods
+                 if method != 'parameters'}
+    traffic = Traffic(TopicNames())
+    assert described == {(method, route.path) for route in ProxyRoutes(None, None, None, traffic, dict).table()
+                         for method in route.methods if method != 'HEAD'}
+    text = json.dumps(served)
+    for kind, name in re.findall(r'#/components/(\w+)/(\w+)', text):
+        assert name in served['components'][kind], name
+    schemas = served['components']['schemas']
+    assert set(schemas['PointName']['enum']) == ACTIONS.keys()
+    assert set(schemas['Action']['enum']) == {action for actions in ACTIONS.values() for action in actions}
+    assert proxy.ask('GET', '/').keys() == schemas['Proxy']['properties'].keys()
+    assert [each['name'] for each in proxy.ask('GET', '/points')['points']] == list(ACTIONS)
+
+
 def test_virtual_brokers_need_the_option(proxy):
     assert 'start it with --nodes' in proxy.ask('POST', '/nodes/1/stop', {}, 404)['error']
 
@@ -169,7 +188,9 @@ def test_virtual_brokers_stop_start_and_lose_partitions_over_the_control_port(sh
         assert 'stopped already' in proxy.ask('POST', '/nodes/2/stop', {}, 409)['error']
         assert 'expected one of 1, 2, 3' in proxy.ask('POST', '/nodes/9/stop', {}, 404)['error']
         proxy.ask('POST', '/nodes/2/start', {})
-        assert proxy.ask('POST', '/move', {'topic': 't', 'partition': 0, 'to': 2})['leader'] == 2
+        moved = proxy.ask('POST', '/move', {'topic': 't', 'partition': 0, 'to': 2})
+        place = description()['components']['schemas']['Place']
+        assert moved['leader'] == 2 and moved.keys() == place['properties'].keys()
 
 
 def test_clients_need_no_login_for_a_broker_that_asks_for_one_and_may_get_tls(secured, tmp_path):
