@@ -88,6 +88,12 @@ class Exchange:
         """Encode the decoded request again, after a change."""
         self.frame = framed(self.request, self.version, self.frame[SIZE_BYTES:self._header_bytes])
 
+    def forget_request(self) -> None:
+        """Release the memory of the request. `request` is None afterwards."""
+        self.frame = b''
+        self._request = None
+        self._is_decoded = True
+
     def new_response(self) -> Any:
         """Return an empty response."""
         return response_class(self.key)()

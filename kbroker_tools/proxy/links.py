@@ -60,12 +60,14 @@ class Link:
         return self.broker if end is self.client else self.client
 
     def is_full(self, end: socket.socket) -> bool:
-        """Return whether no more input of an end can be taken: its peer is slow, or a request is held."""
+        """Return whether no more input of an end can be taken: its peer is slow, or a request or an answer is held."""
         other = self.other(end)
         if other is not None and len(self.unsent[other]) >= MOST_QUEUED_BYTES:
             return True
-        return end is self.client and (self.arrived_bytes >= MOST_QUEUED_BYTES
-                                       or len(self.arrived) >= MOST_QUEUED_REQUESTS)
+        if end is self.broker:
+            return self.holds_reply
+        return (self.arrived_bytes >= MOST_QUEUED_BYTES
+                or len(self.arrived) + len(self.awaited) >= MOST_QUEUED_REQUESTS)
 
     def take_frames(self, end: socket.socket) -> list[bytes]:
         """Return the complete frames that have arrived from an end. Raise ProtocolError for a size that no frame has.

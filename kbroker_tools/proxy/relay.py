@@ -416,13 +416,13 @@ class Proxy:
             link.awaited.append(exchange)
             self._deliver(link)
             return
-        if self.handler is None or not exchange.has_no_answer:
+        if not exchange.has_no_answer:
             link.awaited.append(exchange)
         self._queue(link, link.broker, exchange.frame)
-        exchange.frame = b''
+        exchange.forget_request()
 
     def _take_answer(self, link: Link, frame: bytes) -> None:
-        """Take the answer to the oldest request. Requests with acks=0 have no answer and are forgotten."""
+        """Take the answer to the oldest request that the broker has."""
         for exchange in link.awaited:
             if exchange.answer is None and exchange.correlation_id == frame[4:8]:
                 break
@@ -453,6 +453,8 @@ class Proxy:
         link.holds_reply = False
         self._guarded(link, lambda: self._send_answer(link, exchange))
         self._guarded(link, lambda: self._deliver(link))
+        if not link.is_closed:
+            self._listen_for(link)
 
     def _send_answer(self, link: Link, exchange: Exchange) -> None:
         link.awaited.popleft()

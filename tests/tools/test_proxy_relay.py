@@ -8,6 +8,9 @@ from contextlib import closing, suppress
 import pytest
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.codec import encode
+from kbroker.protocol.messages import ProduceRequest
+from kbroker_tools.proxy.links import MOST_QUEUED_REQUESTS
 from kbroker_tools.proxy.relay import MUTE_ANSWERS, Proxy
 
 LIMIT_S = 120
@@ -159,3 +162,14 @@ def test_a_half_open_connection_swallows_answers_until_a_cut(connect, proxy, bro
 def test_a_client_of_a_broker_that_is_down_is_disconnected(proxy, broker, connect):
     broker.close()
     assert connect().recv(1) == b''
+
+
+def test_requests_without_an_answer_do_not_stop_a_connection(connect, broker):
+    """A producer with acks=0 gets no answer to any of its requests."""
+    body = encode(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), 8)
+    end = connect()
+    for number in range(MOST_QUEUED_REQUESTS + 10):
+        head = struct.pack('>hhih', ApiKey.PRODUCE, 8, number, -1)
+        end.sendall(struct.pack('>i', len(head) + len(body)) + head + body)
+        end.recv(struct.unpack('>i', end.recv(4, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)   # this broker answers
+    broker.await_requests(MOST_QUEUED_REQUESTS + 10)
