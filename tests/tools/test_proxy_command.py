@@ -101,6 +101,30 @@ def test_a_held_request_has_no_effect_until_it_is_released(proxy, topic, shared_
     assert producer.flush(LIMIT_S) == 0 and offsets == {0: 0, 1: 0}
 
 
+def test_a_held_answer_arrives_after_the_effect_when_it_is_released(proxy, topic, shared_broker):
+    rule = proxy.ask('POST', '/rules', {'point': 'reply', 'action': 'hold', 'select': {'api': 'Produce'}}, 201)
+    producer, offsets = confluent_kafka.Producer({'bootstrap.servers': proxy.address, 'linger.ms': 0}), []
+    for _ in range(3):
+        producer.produce(topic, b'value', partition=0,
+                         on_delivery=lambda _, message: offsets.append(message.offset()))
+        producer.poll(0)
+    assert proxy.ask('GET', f'/rules/{rule["id"]}?matched=1&wait_ms=30000')['held'] == 1
+    with Admin(shared_broker.address) as admin:
+        assert admin.list_offsets({(topic, 0): 'latest'})[topic, 0].offset >= 1 and offsets == []
+    proxy.ask('POST', f'/rules/{rule["id"]}/release', {})
+    proxy.ask('DELETE', f'/rules/{rule["id"]}')
+    assert producer.flush(LIMIT_S) == 0 and offsets == [0, 1, 2]
+
+
+def test_a_delay_lets_a_request_go_on_by_itself(proxy, topic):
+    rule = proxy.ask('POST', '/rules', {'point': 'request', 'action': 'delay', 'delay_ms': 50,
+                                        'select': {'api': 'Produce', 'topic': topic}}, 201)
+    with Producer(proxy.address) as producer:
+        producer.send(topic, b'later', partition=0)
+        producer.flush()
+    assert proxy.ask('GET', f'/rules/{rule["id"]}')['matched'] >= 1
+
+
 def test_a_lost_answer_is_retried_and_the_record_written_once(proxy, topic):
     rule = proxy.ask('POST', '/rules', {'point': 'reply', 'action': 'drop',
                                         'select': {'api': 'Produce', 'topic': topic, 'occurrence': 1}}, 201)

@@ -10,6 +10,8 @@ from support.proxies.virtual_cluster import VirtualCluster
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages as m
+from kbroker_tools.base.command import ToolError
+from kbroker_tools.proxy import serving
 from kbroker_tools.proxy.nodes import GROUP, TRANSACTION, NodeError, TopicNames, VirtualBrokers
 
 TOPIC = 'orders'
@@ -261,3 +263,9 @@ def test_the_place_of_a_partition_does_not_depend_on_when_a_client_first_asks_fo
     fresh = VirtualBrokers(3, 1, TopicNames())
     fresh._changes, fresh.running = late._changes, late.running
     assert [early.place('t', each) for each in range(4)] == [fresh.place('t', each) for each in range(4)]
+
+
+def test_virtual_brokers_in_front_of_a_cluster_are_refused():
+    known = serving.Known({each: ('localhost', 9090 + each) for each in (1, 2, 3)}, 'id', TopicNames())
+    with pytest.raises(ToolError, match=r'found a cluster of 3 brokers \(1, 2, 3\), expected one broker'):
+        serving.virtual_brokers(3, known)
