@@ -1,6 +1,7 @@
 """`kbroker-proxy`: a proxy until a signal ends it."""
 from __future__ import annotations
 
+import os
 import signal
 import ssl
 import threading
@@ -74,7 +75,8 @@ def server_context(directory: Path, host: str) -> ssl.SSLContext:
     """Return the TLS context of the proxy. Make the files in the directory that do not exist: `ca.pem`, which clients
     trust, and the key and certificate of the proxy."""
     hosts = dict.fromkeys([*([host] if host not in ('', '0.0.0.0', '::') else ()), *LOCAL_HOSTS])
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.umask(0o077)     # only the owner of the keys may read them
+    directory.mkdir(parents=True, exist_ok=True)
     workshop = Workshop(directory.resolve(), CA_DAYS)
     workshop.make_authority()
     workshop.make('proxy', 'kbroker-proxy', 'serverAuth', 'subjectAltName=' + ','.join(map(alternative_name, hosts)))

@@ -240,6 +240,8 @@ def test_clients_need_no_login_for_a_broker_that_asks_for_one_and_may_get_tls(se
         with context.wrap_socket(socket.create_connection((host, int(port)), timeout=LIMIT_S),
                                  server_hostname='localhost') as opened:
             assert opened.version() == 'TLSv1.3'
+    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == dict.fromkeys(
+        ('ca.pem', 'ca.key', 'proxy.pem'), 0o600)
 
 
 def test_garbage_ends_its_connection_and_nothing_else(shared_broker):
