@@ -93,6 +93,8 @@ class BrokersOfTest:
     new_directory: Callable[[str], Path]
     uses: list[Use] = field(default_factory=list)
     has_failed: bool = False
+    is_explained: bool = False
+    """True if the report of an earlier run of the same test has the sections."""
     _kept: dict[int, Path] = field(default_factory=dict)
 
     def end(self, use: Use) -> None:

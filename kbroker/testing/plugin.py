@@ -164,5 +164,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not report.failed:
         return
     brokers.has_failed = True
-    if report.when != 'teardown':
-        report.sections += brokers.sections(item.config.getoption('kafka_report'))
+    pages = item.config.getoption('kafka_report')
+    if report.when != 'teardown' and (pages is not None or not brokers.is_explained):
+        report.sections += brokers.sections(pages)

@@ -106,6 +106,28 @@ ERRORS = '''
 '''
 
 
+FAILS_TWICE = '''
+    import pytest
+    from kbroker.client import Producer
+
+    @pytest.mark.kafka_explore(kill='request', select={'api': 'Produce'})
+    def test_fails(kafka):
+        kafka.create_topic('payments')
+        with Producer(kafka.bootstrap_servers) as producer:
+            for _ in range(2):
+                producer.send('payments', b'10')
+                producer.flush()
+        assert not kafka.control.rules
+'''
+
+
+def test_only_the_first_run_that_fails_has_timelines(tmp_path):
+    run = Suite(tmp_path, FAILS_TWICE).run()
+    assert list(run.outcomes.values()) == ['FAILED', 'FAILED']
+    assert run.output.count('kafka: timeline of payments:0') == 1, run.output
+    assert "pytest -k 'step-13-request' repeats this run alone." in run.output, run.output
+
+
 def test_each_mistake_is_one_clear_error_and_a_step_that_is_not_reached_again_is_skipped(tmp_path):
     run = Suite(tmp_path, ERRORS).run()
     assert run.outcomes == {

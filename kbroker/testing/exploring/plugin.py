@@ -102,6 +102,8 @@ class Explorations:
         """True if the names of runs mean the steps of an earlier session."""
         self._outcomes: dict[str, list[Outcome]] = {}
         self._reached: dict[str, int] = {}
+        self.explained: set[str] = set()
+        """The tests of which a failed run has a report with timelines."""
         self.cases: Sequence[Case] | None = None
         """The runs as which a test is being collected."""
 
@@ -244,6 +246,11 @@ def plan_of_item(item: pytest.Item) -> Plan:
     return plan
 
 
+def _test_of(nodeid: str, case: Case) -> str:
+    """Return the id of the test of which a run has the id `nodeid`."""
+    return nodeid.replace(f'-{case.name}]', ']').replace(f'[{case.name}]', '')
+
+
 def _case_of(item: pytest.Item) -> Case | None:
     callspec = getattr(item, 'callspec', None)
     return None if callspec is None else callspec.params.get(PARAMETER)
@@ -343,8 +350,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     trial = item.stash.get(TRIAL, None)
     if trial is not None:
         _do(outcome, trial.end)
+        if trial.case is not None and outcome.excinfo and not issubclass(outcome.excinfo[0], pytest.skip.Exception):
+            _note_failure(item, trial.case)
     if PROBLEM in item.stash:
         _do(outcome, lambda: pytest.fail(item.stash[PROBLEM], pytrace=False))
+
+
+def _note_failure(item: pytest.Item, case: Case) -> None:
+    """Let only the first run of a test that fails have timelines in its report: they take a second or more."""
+    from kbroker.testing.plugin import BROKERS
+
+    explained, test = item.config.stash[EXPLORATIONS].explained, _test_of(item.nodeid, case)
+    if BROKERS in item.stash:
+        item.stash[BROKERS].is_explained = test in explained
+    explained.add(test)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -376,9 +395,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     case = _case_of(item)
     if case is not None and (call.when == 'call' or (call.when == 'setup' and not report.passed)):
         if report.failed:
-            report.sections.append((MARKER, case.words))
+            report.sections.append((MARKER, f'{case.words}\npytest -k {case.name!r} repeats this run alone.'))
         # pytest-xdist sends the attributes of a report, if they are values of JSON.
         report.kafka_case = {  # type: ignore[attr-defined]
-            'test': report.nodeid.replace(f'-{case.name}]', ']').replace(f'[{case.name}]', ''),
+            'test': _test_of(report.nodeid, case),
             'reached': item.stash[REACHED], 'step': asdict(case.step), 'fault': case.fault.name,
             'outcome': report.outcome, 'reason': _reason_of(report) if report.failed else ''}
