@@ -1,8 +1,11 @@
 """A supervisor of a program: it starts the program, and starts it again after each error, as an operator's would."""
+import os
 import subprocess
 import sys
 import threading
 import time
+
+from support.brokers.broker_process import ROOT
 
 
 class Supervisor:
@@ -27,7 +30,7 @@ class Supervisor:
             if self._process is not None:
                 self.__exit__()
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                             stderr=subprocess.DEVNULL)
+                                             stderr=subprocess.DEVNULL, env=os.environ | {'PYTHONPATH': str(ROOT)})
 
     def wait(self, limit_s):
         """Wait until the loop has done its work. Start it again whenever it ends with an error."""
