@@ -96,6 +96,7 @@ def test_the_bench_of_fresh_brokers_measures_those_that_need_neither_java_nor_go
 
 
 @pytest.mark.jvm
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_bench_of_spark_prints_its_tables():
     lines = run(['bench/spark.py', '--quick'], quick_start()).splitlines()

@@ -55,7 +55,7 @@ MISTAKES = {
 }
 """Maps each loop with a mistake to the faults that find it, and to the step that the report names."""
 OFTEN = {'confluent-kafka': ('OffsetsOutside', 'UncheckedFlush'),
-         'kbroker.client': ('NewProducer', 'NoAbort', 'ReusedId')}
+         'kbroker.client': ('NewProducer', 'ReusedId')}
 """The loops that the default run explores. A soak explores all of them."""
 
 

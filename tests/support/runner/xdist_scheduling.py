@@ -10,7 +10,7 @@ SESSION = tuple(f'tests/spark/test_spark_{name}.py'
                              'pipeline_kills'))
 """The test files that share a Spark session. One process runs all of them."""
 WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/',
-           'tests/applications/', 'tests/client/test_client_exactly_once.py')
+           'tests/applications/', 'tests/testing/', 'tests/client/test_client_exactly_once.py')
 """The slow directories and files whose tests mostly wait for other programs, in the order in which they start. The
 tests of `tests/jvm` wait most. They come second, so that they run at the same time as the tests of the Spark session,
 which wait least.
