@@ -36,6 +36,7 @@ func newSarama(bootstrap, id string) (producer, error) {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Transaction.ID = id
 	config.Producer.Transaction.Retry.Backoff = 100 * time.Millisecond
+	config.Producer.Retry.Max = mostTries // sarama's 3 tries in 0.3 s do not outlast a slow refresh of metadata
 	config.Net.MaxOpenRequests = 1
 	made, err := sarama.NewSyncProducer([]string{bootstrap}, config)
 	return saramaProducer{made}, err
