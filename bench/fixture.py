@@ -63,8 +63,9 @@ def run(suite: str, arguments: list[str]) -> tuple[float, float, list[float]]:
         (directory / 'test_suite.py').write_text(f'import time\n{suite}')
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         done = subprocess.run(
-            [sys.executable, '-m', 'pytest', '-q', '-p', 'kbroker.testing.plugin', '-p', 'no:cacheprovider',
-             *arguments], cwd=directory, capture_output=True, text=True, check=False,
+            # Without the entry point of an installed kbroker, which would register the plugin a second time.
+            [sys.executable, '-m', 'pytest', '-q', '-p', 'no:kbroker', '-p', 'kbroker.testing.plugin',
+             '-p', 'no:cacheprovider', *arguments], cwd=directory, capture_output=True, text=True, check=False,
             env=os.environ | {'PYTHONPATH': str(ROOT), 'WAITS': str(directory / 'waits')})
         wall_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:

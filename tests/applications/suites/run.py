@@ -49,8 +49,8 @@ class Place:
         run(self.python, '-m', 'pip', 'install', '--quiet', *KBROKER_NEEDS, *requirements)
 
     def test(self, directory: pathlib.Path, *arguments: str) -> None:
-        run(self.python, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-p', 'kbroker.testing.plugin', *arguments,
-            directory=directory)
+        run(self.python, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-p', 'no:kbroker',
+            '-p', 'kbroker.testing.plugin', *arguments, directory=directory)
 
 
 def append_fixtures(conftest: pathlib.Path, name: str) -> None:
