@@ -29,8 +29,14 @@ Report = dict[str, Any]
 
 def numbers_of(node: Node, commons: Commons, certificates: Mapping[str, Sequence[Certificate]]) -> Steps[Report]:
     """Return the numbers of a broker, as long work. `certificates` has those of each listener."""
-    # A broker needs these modules only for its metrics. Each import is a part of the work.
-    from kbroker.metrics import groups, log, partitions, share, transactions
+    # A broker needs these modules only for its metrics. They take some milliseconds, so each import is a part of the
+    # work.
+    yield
+    from kbroker.metrics import transactions
+    yield
+    from kbroker.metrics import groups, share
+    yield
+    from kbroker.metrics import log, partitions
     from kbroker.metrics import node as nodes
     yield
     from kbroker.metrics import requests, traffic
