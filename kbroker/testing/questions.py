@@ -69,7 +69,7 @@ class Questions:
     def _await_markers(self, admin: Admin) -> None:
         deadline = time.monotonic() + MARKERS_S
         while admin.list_transactions(DECIDED_STATES) and not self._is_holding() and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)      # a broker without a control port tells no client that markers are written
 
     def records(self, topic: str, isolation: Isolation) -> list[FoundRecord]:
         """Return the records of all partitions, in the order of partitions and offsets."""

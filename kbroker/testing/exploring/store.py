@@ -33,7 +33,7 @@ class Store:
         self._directory, self.session = directory, session
 
     def find(self, test: str, do_first_run: Callable[[], StoredRun], may_be_older: bool) -> StoredRun:
-        """Return the first run of a test. If there is none of this session, do it; the other processes wait.
+        """Return the first run of a test. The process that asks first does it, and the others wait for it.
 
         `may_be_older` says that a successful run of an earlier session is good, too.
         """
