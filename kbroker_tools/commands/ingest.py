@@ -24,7 +24,8 @@ from kbroker_tools.base.command import FILE, INTERRUPTED, SETTINGS, Command, Too
 from kbroker_tools.base.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_count
 
 if TYPE_CHECKING:
-    from kbroker_tools.spark.ingest import IngestJob, IngestResult
+    from kbroker_tools.spark.ingest import IngestJob
+    from kbroker_tools.spark.ingest_source import IngestResult
 
 TERMINATED = 143
 LOSSES_SHOWN = 10

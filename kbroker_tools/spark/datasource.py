@@ -24,7 +24,8 @@ from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
 from kbroker_tools.spark.schema import ddl, wanted_fields
 from kbroker_tools.spark.skipped import PLAN, Skipped
-from kbroker_tools.spark.tasks import TaskPartition, open_place, read_task, wants_outcomes, write_skipped
+from kbroker_tools.spark.task_partition import TaskPartition
+from kbroker_tools.spark.tasks import open_place, read_task, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.base.errors import ConfigError
-from kbroker_tools.spark.stream import Offsets, from_json, to_json
+from kbroker_tools.spark.offsets import Offsets, from_json, to_json
 
 RUN = re.compile(r'run=(\d{6,})')
 STAGING = '_staging-'

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.messages import message_first
+from kbroker_tools.spark.offsets import Offsets, from_json, to_json
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import (
     Place,
@@ -38,29 +39,13 @@ from kbroker_tools.spark.planning import (
 )
 from kbroker_tools.spark.schema import wanted_fields
 from kbroker_tools.spark.skipped import PLAN, Skipped, keep_only
-from kbroker_tools.spark.tasks import TaskPartition, open_place, read_task, wants_outcomes, write_skipped
+from kbroker_tools.spark.task_partition import TaskPartition
+from kbroker_tools.spark.tasks import open_place, read_task, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
-
-Offsets = dict[TopicPartition, int]
-
-
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return the offsets as {topic: {partition: offset}}, the form of Spark's connector. Topics and partitions are
-    sorted."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(partition)] = offset
-    return topics
-
-
-def from_json(offsets: dict[str, dict[str, int]]) -> Offsets:
-    return {(topic, int(partition)): offset
-            for topic, partitions in offsets.items() for partition, offset in partitions.items()}
-
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query. It runs in a Python process next to the driver. It keeps its place and refreshes

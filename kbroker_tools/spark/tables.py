@@ -30,7 +30,8 @@ from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.partition_files import has_right_crc
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, arrow_type, check_columns
-from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
+from kbroker_tools.spark.task_partition import TaskPartition
+from kbroker_tools.spark.tasks import freeze_imports, open_place
 from kbroker_tools.spark.times import spark_times
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The work of tasks. The readers of records, streams and tables share this module."""
+"""The work of tasks. The readers of records, streams and tables share this module, and so do tasks without Spark."""
 from __future__ import annotations
 
 import gc
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.datasource import InputPartition
 
 from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions
 from kbroker_tools.spark.messages import message_first
@@ -18,13 +16,6 @@ from kbroker_tools.spark.skipped import Skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class TaskPartition(InputPartition):
-    """The work of one task. Spark sends it to an executor."""
-
-    def __init__(self, task: Any):
-        super().__init__(task)
 
 
 def open_place(options: Options) -> Place:

@@ -3,9 +3,10 @@ import shutil
 
 from spark_rows import LogFiles, damage, schema_of
 
+from kbroker_tools.spark.offsets import to_json
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.skipped import Skipped
-from kbroker_tools.spark.stream import RecordsStreamReader, to_json
+from kbroker_tools.spark.stream import RecordsStreamReader
 
 
 class Query:
