@@ -1,27 +1,18 @@
 """A log directory in an S3-compatible store."""
-import threading
 from urllib.parse import quote
 
-import boto3
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
 from spark_rows import LogFiles, batches, rows, values
-from werkzeug.serving import make_server
+from support.lake.object_store import BUCKET, ObjectStore
 
 from kbroker_tools.spark.options import OptionError
-
-ACCESS = {'aws_access_key_id': 'key', 'aws_secret_access_key': 'secret', 'region_name': 'us-east-1'}
 
 
 @pytest.fixture(scope='module')
 def store():
-    """Yield the address of an S3 server in this process."""
-    server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f'127.0.0.1:{server.server_port}'
-    server.shutdown()
-    thread.join()
+    """Yield an S3 server."""
+    with ObjectStore() as store:
+        yield store
 
 
 @pytest.fixture(scope='module')
@@ -35,16 +26,16 @@ def uploaded(store, tmp_path_factory):
         if number % 20 == 19:
             log.roll()
     log.directory.manager.close()
-    client = boto3.client('s3', endpoint_url=f'http://{store}', **ACCESS)
-    client.create_bucket(Bucket='lake')
+    client = store.client()
     for path in log.path.rglob('*'):
         if path.is_file():
-            client.upload_file(str(path), 'lake', f'kafka/{path.relative_to(log.path)}')
+            client.upload_file(str(path), BUCKET, f'kafka/{path.relative_to(log.path)}')
     return log.path, s3(store, 'kafka')
 
 
 def s3(store, path):
-    return f's3://key:secret@lake/{path}?scheme=http&region=us-east-1&endpoint_override={quote(store, safe="")}'
+    return (f's3://key:secret@{BUCKET}/{path}?scheme=http&region=us-east-1'
+            f'&endpoint_override={quote(store.address, safe="")}')
 
 
 def test_rows_are_those_of_the_local_directory(uploaded):

@@ -120,6 +120,8 @@ class TableFormat(Protocol):
 
     name: str
     """The table, as messages name it."""
+    markers: str
+    """The directory of the markers of attempts, below the location of the table."""
 
     @property
     def store(self) -> Store:
