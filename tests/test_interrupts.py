@@ -13,7 +13,7 @@ IGNORING = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
 INTERRUPTED_INGEST = """
 import atexit, os, subprocess
 from types import SimpleNamespace as Some
-from kbroker_tools.commands.ingest import end_with_java
+from kbroker_tools.spark.session import end_with_java
 atexit.register(os.abort)
 java = subprocess.Popen(['sleep', '600'])
 print('run 1', java.pid)

@@ -1,5 +1,6 @@
-"""`kbroker-ingest`. It is a Spark job that writes topics into files, exactly once.
+"""`kbroker-ingest`. It writes topics into files or tables, exactly once.
 
+Files are written by Spark. Tables are written by processes of this machine, or by Spark with `--master`.
 `spark-submit .../kbroker_tools/commands/ingest.py ARGUMENTS` runs the same job on a cluster. kbroker must be installed
 on its nodes.
 """
@@ -9,47 +10,56 @@ import os
 import re
 import signal
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kbroker.base.words import words_for_bytes, words_for_duration
-from kbroker_tools.base.command import FILE, INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
-from kbroker_tools.base.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_count
+from kbroker_tools.base.actions import check_companions, chosen_action, require
+from kbroker_tools.base.command import FILE, SETTINGS, Command, ToolError, output_options, version_option
+from kbroker_tools.base.render import Column, Output, words_for_count
 
 if TYPE_CHECKING:
-    from kbroker_tools.spark.ingest import IngestJob
-    from kbroker_tools.spark.ingest_source import IngestResult
+    from kbroker_tools.spark.ingest_source import IngestResult, IngestSource
+    from kbroker_tools.spark.lake.table_format import TableFormat
 
-TERMINATED = 143
 LOSSES_SHOWN = 10
 BACKOFF_S = 1.0
 MOST_BACKOFF_S = 60.0
 FORMATS = ('parquet', 'orc', 'json', 'avro')
+TABLE_FORMATS = ('iceberg',)
 VALUE_KINDS = ('json', 'avro', 'protobuf')
-QUIET_LOG = Path(__file__).parent / 'spark' / 'log4j2.properties'
+FILES, TABLE = 'to', 'to_table'
+GOES_WITH = {'state': {FILES}, 'file_format': {FILES}, 'compression': {FILES}, 'max_rows_per_file': {FILES},
+             'table_format': {TABLE}, 'catalog': {TABLE}, 'store_config': {TABLE}, 'job': {TABLE},
+             'target_file_size': {TABLE}, 'rows': {TABLE}, 'accept_rollback': {TABLE}, 'evolve': {TABLE},
+             'workers': {TABLE}}
+"""Maps an option to the target that it goes with: files or a table."""
 COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Column('size_bytes', 'Bytes', 'right'),
            Column('rows_per_second', 'Rows/s', 'right'), Column('skipped_offsets', 'SkippedOffsets', 'right'),
            Column('lost_offsets', 'LostOffsets', 'right'),
            Column('aborted_transactions', 'AbortedTransactions', 'right'),
            Column('undecoded', 'Undecoded', 'right'), Column('lag', 'LagLeft', 'right'),
            Column('duration_ms', 'Took', 'right')]
+COLUMNS_OF_TABLES = [Column('files', 'Files', 'right'), Column('version', 'Version', 'right')]
+
+Run = Callable[[], 'IngestResult']
 
 
-def _directory(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+def _directory(context: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
     """Return the directory. Raise an error for an object store: it has no atomic rename, so rows and their offsets
     could not become visible together."""
+    if value is None:
+        return None
     text = value.removeprefix('file://') if value.startswith('file:///') else value
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]*:/', text):
         raise click.BadParameter(f'found {value}, expected a directory of a file system: an object store cannot rename '
                                  'a directory atomically, so rows and offsets could not become visible together. '
-                                 'Ingest into a file system and copy the run=... directories from there')
+                                 'Give --to-table, because the commit of a table is atomic on an object store, too')
     return Path(text)
 
 
@@ -67,22 +77,51 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
     return [part.strip() for part in value.split(',') if part.strip()]
 
 
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    from kbroker_tools.spark.options import parse_bytes
+    try:
+        return None if value is None else parse_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(f'found {value!r}, expected {error}') from None
+
+
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--topics', required=True, metavar='T,T...', callback=_names, help='Topics, separated by commas.')
 @click.option('--from', 'source', required=True, metavar='BROKER|DIR',
               help='host:port of a broker, or a log directory (a path, or a URI such as s3://...).')
-@click.option('--to', required=True, callback=_directory, metavar='DIR', help='The directory for the files.')
-@click.option('--state', required=True, callback=_directory, metavar='DIR',
+@click.option('--to', callback=_directory, metavar='DIR', help='The directory for the files.')
+@click.option('--state', callback=_directory, metavar='DIR',
               help='The directory for the progress of the job. It belongs to the --to of the first run.')
-@click.option('--format', 'file_format', type=click.Choice(FORMATS), default='parquet', show_default=True,
-              help='The format of the files; avro needs its Spark package.')
+@click.option('--format', 'file_format', type=click.Choice(FORMATS),
+              help='The format of the files; avro needs its Spark package.  [default: parquet]')
 @click.option('--compression', metavar='CODEC',
               help='The codec of the files: none, snappy, gzip, lz4_raw or zstd for parquet. An error lists those of '
                    "other formats.  [default: Spark's, snappy for parquet]")
-@click.option('--partition-by', default='', metavar='COLUMN,...', callback=_names,
-              help='Create directories by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
 @click.option('--max-rows-per-file', type=click.IntRange(1), metavar='N',
               help='Start a new file after this many rows.')
+@click.option('--to-table', metavar='NAME|URI',
+              help='The table: namespace.name for iceberg, a path or a URI such as s3://... for delta. It is created '
+                   'if it does not exist.')
+@click.option('--table-format', type=click.Choice(TABLE_FORMATS), help='The format of the table.')
+@click.option('--catalog', type=FILE, metavar='FILE',
+              help="The catalog of an iceberg table: pyiceberg's settings, as properties (type, uri, warehouse ...).")
+@click.option('--store-config', type=FILE, metavar='FILE',
+              help='Keys and endpoint of the object store, as properties: s3.endpoint ... for iceberg, '
+                   'AWS_ENDPOINT_URL ... for delta.')
+@click.option('--job', metavar='NAME', help='The name of the job. Several jobs may write to one table, each with its '
+                                            'own offsets.  [default: default]')
+@click.option('--target-file-size', callback=_size, metavar='SIZE',
+              help='Start a new file after this many bytes of rows, before compression.  [default: 128m]')
+@click.option('--rows', type=click.Choice(['committed', 'aborted']),
+              help='aborted: only the records of aborted transactions, for audits.  [default: committed]')
+@click.option('--accept-rollback', is_flag=True,
+              help='Continue from the recorded offsets, although the table was rolled back or restored.')
+@click.option('--evolve', type=click.Choice(['add']),
+              help='add: add columns that the table lacks, such as fields of a newer schema.')
+@click.option('--workers', type=click.IntRange(1), metavar='N',
+              help='The number of processes that write.  [default: one for each core]')
+@click.option('--partition-by', default='', metavar='COLUMN,...', callback=_names,
+              help='Create partitions by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
 @click.option('--value-format', type=click.Choice(VALUE_KINDS),
               help='Decode values into a typed column; values that do not match the schema stay in value_undecoded.')
 @click.option('--value-schema', metavar='SCHEMA|@FILE',
@@ -91,7 +130,8 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='Client settings for the broker (security.protocol, sasl.*, ssl.*), as properties.')
 @click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
               help='An option of the data source: isolation, splitBytes, kafka.security.protocol ...; may be repeated.')
-@click.option('--master', metavar='URL', help='The Spark master.  [default: local[*], or that of spark-submit]')
+@click.option('--master', metavar='URL', help='The Spark master.  [default: local[*], or that of spark-submit; for '
+                                              'tables: no Spark]')
 @click.option('--conf', multiple=True, metavar='NAME=VALUE', callback=_settings,
               help='A setting of Spark: spark.executor.memory ...; may be repeated.')
 @click.option('--follow', is_flag=True, help='Repeat the run until interrupted.')
@@ -101,60 +141,126 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='With --follow: the longest time to retry, after a first run, while the broker is unavailable.')
 @output_options
 @version_option
-def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, compression: str | None,
-         partition_by: list[str], max_rows_per_file: int | None, value_format: str | None, value_schema: str | None,
-         command_config: Path | None, options: dict[str, str], master: str | None, conf: dict[str, str], follow: bool,
-         interval: float, give_up_after: float, as_json: bool) -> None:
-    """Write topics into files with Spark: from the end of the last run to the last stable offset.
+def main(topics: list[str], source: str, options: dict[str, str], command_config: Path | None, follow: bool,
+         interval: float, give_up_after: float, as_json: bool, **given: Any) -> None:
+    """Write topics into files or a table: from the end of the last run to the last stable offset.
 
     Rows and their offsets become visible in one step. After a crash at any point, the next run continues.
     """
-    if (value_format is None) != (value_schema is None):
+    target = chosen_action(given, (FILES, TABLE))
+    check_companions(target, given, GOES_WITH)
+    require(given, 'state' if target == FILES else 'table_format', target)
+    if (given['value_format'] is None) != (given['value_schema'] is None):
         raise click.UsageError('give --value-format and --value-schema together')
-    with interruptible(), spark_errors_in_one_line():
+    output = Output(as_json)
+    with interruptible(), library_errors_in_one_line():
         try:
-            from kbroker_tools.spark.ingest import IngestJob
+            from kbroker_tools.spark.ingest_source import IngestSource
             from kbroker_tools.spark.options import client_options
-            from kbroker_tools.spark.values import ValueFormat
+            found = IngestSource(source, topics, client_options(command_config) | options)
+            with (file_runs if target == FILES else table_runs)(found, given, output) as run:
+                ingest(run, output, interval if follow else None, give_up_after)
         except ImportError as error:
-            raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[spark]"') from None
-        options = client_options(command_config) | options
-        values = ValueFormat(value_format, text_or_file(value_schema)) if value_format and value_schema else None
-        job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options,
-                        compression)
-        ingest(job, master, conf, Output(as_json), interval if follow else None, give_up_after)
+            raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[{_extra(given)}]"'
+                            ) from None
 
 
-def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None,
-           give_up_after_s: float) -> None:
+def _extra(given: dict[str, Any]) -> str:
+    """Return the extra of kbroker that has the packages for these options."""
+    if given['to_table'] is None:
+        return 'spark'
+    return f'{given["table_format"]},spark' if _uses_spark(given) else str(given['table_format'])
+
+
+@contextmanager
+def file_runs(source: IngestSource, given: dict[str, Any], output: Output) -> Iterator[Run]:
+    """Yield a function that ingests into files once. Spark runs until the block ends."""
+    from kbroker_tools.spark.ingest import IngestJob
+    from kbroker_tools.spark.session import running, task_progress
+    from kbroker_tools.spark.values import ValueFormat
+    values = None
+    if given['value_format'] is not None:
+        values = ValueFormat(given['value_format'], text_or_file(given['value_schema']))
+    job = IngestJob(source.source, source.topics, given['to'], given['state'], given['file_format'] or 'parquet',
+                    given['partition_by'], given['max_rows_per_file'], values, source.options, given['compression'])
+    with running(given['master'], given['conf'], output) as spark:
+        def run() -> IngestResult:
+            with task_progress(spark, output):
+                return job.run(spark)
+
+        yield run
+
+
+@contextmanager
+def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> Iterator[Run]:
+    """Yield a function that ingests into a table once. The processes, or Spark, run until the block ends."""
+    from kbroker_tools.spark.lake.job import TARGET_BYTES, TableJob
+    from kbroker_tools.spark.lake.runners import ProcessRunner, Runner, SparkRunner
+    if given['value_format'] is not None:
+        raise click.UsageError('--value-format goes with --to')
+    job = TableJob(source, table_of(given), given['job'] or 'default', given['partition_by'],
+                   given['target_file_size'] or TARGET_BYTES, None, given['rows'] == 'aborted',
+                   given['accept_rollback'], given['evolve'] == 'add')
+
+    def run_with(runner: Runner) -> Run:
+        def run() -> IngestResult:
+            with output.progress('looking for new records') as bar:
+                done = 0
+
+                def advance(ended: int, total: int) -> None:
+                    nonlocal done
+                    if done == 0:
+                        bar.restart('writing, tasks', total)
+                    bar.advance(ended - done)
+                    done = ended
+
+                return job.run(runner, advance)
+        return run
+
+    if _uses_spark(given):
+        if given['workers'] is not None:
+            raise click.UsageError('--workers goes with processes of this machine, not with Spark')
+        from kbroker_tools.spark.session import running
+        with running(given['master'], given['conf'], output) as spark:
+            yield run_with(SparkRunner(spark.sparkContext))
+        return
+    if given['conf']:
+        raise click.UsageError('--conf is for Spark: give --master, too')
+    runner = ProcessRunner(given['workers'] or len(os.sched_getaffinity(0)))
+    try:
+        yield run_with(runner)
+    finally:
+        runner.stop()
+
+
+def _uses_spark(given: dict[str, Any]) -> bool:
+    return given['master'] is not None or 'PYSPARK_GATEWAY_PORT' in os.environ
+
+
+def table_of(given: dict[str, Any]) -> TableFormat:
+    """Return the table that the options name. Nothing is opened."""
+    from kbroker.client.config import read_client_file
+    store = read_client_file(given['store_config']) if given['store_config'] is not None else {}
+    require(given, 'catalog', 'to_table')
+    from kbroker_tools.spark.lake.iceberg import IcebergTable
+    return IcebergTable(given['to_table'], read_client_file(given['catalog']), store)
+
+
+def ingest(run: Run, output: Output, interval_s: float | None, give_up_after_s: float) -> None:
     """Run the job once, or again and again if an interval is given. A repeated run that finds nothing new is not
     printed."""
-    with output.waiting('starting Spark ...'):
-        spark = session(master, conf)
-    try:
-        with task_progress(spark, output):
-            result = job.run(spark)
-        show(output, result)
-        retries = Retries(give_up_after_s, output.note)
-        while interval_s is not None:
-            time.sleep(interval_s)
-            try:
-                with task_progress(spark, output):
-                    result = job.run(spark)
-            except Exception as error:
-                retries.wait(error)
-                continue
-            retries.end()
-            if result.run is not None:
-                show(output, result)
-    except KeyboardInterrupt:
-        end_with_java(spark, INTERRUPTED)
-    except SystemExit:      # by `interruptible`
-        end_with_java(spark, TERMINATED)
-    except Exception:
-        spark.stop()
-        raise
-    spark.stop()
+    show(output, run())
+    retries = Retries(give_up_after_s, output.note)
+    while interval_s is not None:
+        time.sleep(interval_s)
+        try:
+            result = run()
+        except Exception as error:
+            retries.wait(error)
+            continue
+        retries.end()
+        if result.run is not None:
+            show(output, result)
 
 
 class Retries:
@@ -191,54 +297,6 @@ class Retries:
         self._failed_first_s, self._backoff_s = None, BACKOFF_S
 
 
-@contextmanager
-def task_progress(spark: Any, output: Output) -> Iterator[None]:
-    """Show a progress bar of Spark's tasks on a terminal. A second thread asks Spark for the progress."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    is_over = threading.Event()
-
-    def watch(bar: Progress) -> None:
-        tracker, total, shown = spark.sparkContext.statusTracker(), 0, 0
-        while not is_over.wait(PROGRESS_INTERVAL_S):
-            stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
-            tasks, done = (sum(getattr(stage, name) for stage in stages) for name in ('numTasks', 'numCompletedTasks'))
-            if tasks not in (0, total):
-                bar.restart('writing, tasks', tasks)
-                total, shown = tasks, 0
-            if tasks:
-                bar.advance(done - shown)
-                shown = done
-
-    with output.progress('looking for new records') as bar:
-        watcher = threading.Thread(target=watch, args=(bar,), daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            watcher.join(1)
-
-
-def end_with_java(spark: Any, code: int) -> NoReturn:
-    """Abort the running job and end this process, without a call to Java. The interruption came while Java had not yet
-    answered the previous call.
-
-    PySpark's daemon threads would print tracebacks about the missing answer, so stderr is closed. This program prints
-    nothing after an interruption. The interpreter is not finalized while these threads run. That could abort the
-    process (SIGABRT), for example when a thread stops while it holds the lock of stderr.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    process = getattr(spark.sparkContext._gateway, 'proc', None)
-    if process is not None:  # under spark-submit, Java is the parent process and ends with this one
-        process.terminate()
-        process.wait()
-    with suppress(OSError):
-        sys.stdout.flush()
-    os._exit(code)
-
-
 def text_or_file(text: str) -> str:
     return Path(text[1:]).read_text('utf-8') if text.startswith('@') else text
 
@@ -249,7 +307,7 @@ def interruptible() -> Iterator[None]:
     stay."""
     def end(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
-        sys.exit(TERMINATED)
+        sys.exit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
@@ -259,8 +317,8 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def spark_errors_in_one_line() -> Iterator[None]:
-    """Turn exceptions of PySpark, and DataLossError, into ToolError."""
+def library_errors_in_one_line() -> Iterator[None]:
+    """Turn exceptions of PySpark, DataLossError and SourceUnavailable into ToolError."""
     from kbroker.client.errors import ClientError
     try:
         yield
@@ -269,79 +327,12 @@ def spark_errors_in_one_line() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.split('.')[0] not in ('pyspark', 'py4j'):
             from kbroker_tools.spark.file_ranges import DataLossError
-            if isinstance(error, DataLossError):
+            from kbroker_tools.spark.lake.table_format import SourceUnavailable
+            if isinstance(error, (DataLossError, SourceUnavailable)):
                 raise ToolError(str(error)) from None
             raise
         from kbroker_tools.spark.failures import one_line
         raise ToolError(one_line(error)) from None
-
-
-def session(master: str | None, conf: dict[str, str]) -> Any:
-    """Return a Spark session in UTC, so that `date` has the same meaning everywhere. Under spark-submit, return the
-    session of spark-submit."""
-    from pyspark import SparkConf
-    from pyspark.sql import SparkSession
-    builder = (SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
-               # With TCP, each task would wait 40 ms for a delayed acknowledgement before it begins.
-               .config('spark.python.unix.domain.socket.enabled', 'true'))
-    is_submitted = 'PYSPARK_GATEWAY_PORT' in os.environ
-    given = SparkConf()
-    if not is_submitted:
-        master = master or conf.get('spark.master') or given.get('spark.master', 'local[*]') or ''
-        if master.startswith('local'):
-            os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
-        java_options = conf.pop('spark.driver.extraJavaOptions', '')
-        builder = (builder.master(master).config('spark.ui.enabled', 'false')
-                   .config('spark.ui.showConsoleProgress', 'false')
-                   .config('spark.driver.extraJavaOptions',
-                           f'-Dlog4j2.configurationFile={QUIET_LOG.as_uri()} {java_options}'.strip()))
-    elif master is not None:
-        raise click.UsageError('under spark-submit, give --master to spark-submit itself')
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    with java_output_aside() if not is_submitted else nullcontext(), signals_put_off():
-        return builder.getOrCreate()
-
-
-@contextmanager
-def signals_put_off() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM to the end of the block. If Python is stopped while it starts a Java process, the Java
-    process never ends.
-
-    The handler that PySpark installs for Ctrl-C is removed, because it could call Java in the middle of another call.
-    """
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for late in came:
-            signal.raise_signal(late)
-
-
-@contextmanager
-def java_output_aside() -> Iterator[None]:
-    """Discard what a Java process that starts in the block writes to stderr. Java prints warnings there about its own
-    options.
-
-    Raise ToolError, with the last line that Java wrote, if the process does not start.
-    """
-    with tempfile.TemporaryFile() as file:
-        sys.stderr.flush()
-        stderr = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        except Exception as error:
-            file.seek(0)
-            lines = [line for line in file.read().decode('utf-8', 'replace').splitlines() if line.strip()]
-            raise ToolError(f'Spark does not start: {lines[-1] if lines else error}') from None
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def show(output: Output, result: IngestResult) -> None:
@@ -351,13 +342,18 @@ def show(output: Output, result: IngestResult) -> None:
                         result.duration_ms]
     if not output.as_json:
         cells[2], cells[-1] = words_for_bytes(result.size_bytes), words_for_duration(result.duration_ms)
-    output.table(COLUMNS, [cells])
+    is_table = result.version is not None
+    output.table(COLUMNS + COLUMNS_OF_TABLES if is_table else COLUMNS,
+                 [[*cells, result.files, result.version] if is_table else cells])
     output.stream.flush()
+    for note in result.notes:
+        output.note(note)
     for what in result.losses[:LOSSES_SHOWN]:
         output.note(f'skipped: {what}')
     if result.losses:
+        where = '' if is_table else f'; each is in run={result.run:06d}/_ingest.json'
         output.note(f'{words_for_count(len(result.losses), "range")} of lost records, {result.lost_offsets:,} offsets '
-                    f'in all; each is in run={result.run:06d}/_ingest.json')
+                    f'in all{where}')
 
 
 if __name__ == '__main__':

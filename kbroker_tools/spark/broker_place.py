@@ -86,6 +86,8 @@ class BrokerTask:
     outcomes: Outcomes | None = None
     """The outcomes of the transactions. None unless the query reads with read_uncommitted and wants the column
     `outcome`."""
+    size_bytes: int = 0
+    """The estimated size of these offsets in the log."""
 
     @property
     def name(self) -> str:
@@ -367,10 +369,11 @@ class BrokerPlace:
         tasks = []
         for (each, outcomes), size_bytes in zip(parts, sizes, strict=True):
             span = each.end_offset - each.start_offset
-            pieces = max(-(-size_bytes // limit), -(-span // (most or span)))
+            pieces = max(1, -(-size_bytes // limit), -(-span // (most or span)))
             if outcomes is not None:
                 pieces = max(pieces, len(outcomes.aborted) // ABORTED_OF_A_TASK + 1)
-            tasks += [BrokerTask(self._kafka, part, outcomes and outcomes.of(part)) for part in cut(each, pieces)]
+            tasks += [BrokerTask(self._kafka, part, outcomes and outcomes.of(part), size_bytes // pieces)
+                      for part in cut(each, pieces)]
         return tasks
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:

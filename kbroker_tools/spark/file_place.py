@@ -49,6 +49,10 @@ class FileTask:
     def name(self) -> str:
         return self.ranges[0].name
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.ranges)
+
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         for each in self.ranges:
             assembler = Assembler(fields, each.topic, each.partition, options.timestamp_overflow)

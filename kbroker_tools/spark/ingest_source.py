@@ -45,6 +45,12 @@ class IngestResult:
     """The number of values that do not match the schema. None if values are not decoded."""
     lag: int
     duration_ms: int
+    version: str | None = None
+    """The snapshot or the version of the table that the run made. None for files."""
+    files: int | None = None
+    """The number of data files that the run added to the table. None for files."""
+    notes: Sequence[str] = ()
+    """Sentences for the user about files of failed attempts that could not be deleted."""
 
 
 @dataclass(frozen=True)

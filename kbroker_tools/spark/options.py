@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +252,10 @@ class Options:
 
     def is_given(self, name: str) -> bool:
         return name.lower() in self.given
+
+    def with_value(self, name: str, value: Any) -> Options:
+        """Return the options with another value of one option, as if it were its default."""
+        return replace(self, values={**self.values, name.lower(): value})
 
     @property
     def is_read_committed(self) -> bool:

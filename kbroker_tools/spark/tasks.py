@@ -33,10 +33,15 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
     freeze_imports()
     skipped = Skipped()
     with message_first(DataLossError):
-        yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
-                                                 options['failOnDataLoss'], options.is_read_committed,
-                                                 options['timestampOverflow'], skipped))
+        yield from rows_of(task, fields, options, skipped)
     write_skipped(skipped, options, name)
+
+
+def rows_of(task: Any, fields: list[Field], options: Options, skipped: Skipped) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task. Add the records that it skips to `skipped`."""
+    yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
+                                             options['failOnDataLoss'], options.is_read_committed,
+                                             options['timestampOverflow'], skipped))
 
 
 @cache

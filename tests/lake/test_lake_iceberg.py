@@ -97,13 +97,13 @@ def test_the_files_of_an_attempt_are_in_its_directory(table):
     attempt = run(table, 0, 1)
     state = table.load('default')
     directory = table.directory(attempt)
-    assert table.store.list(directory) == [f'{directory}/task-0-0.parquet']
+    assert list(table.store.list(directory)) == [f'{directory}/task-0-0.parquet']
     assert table.committed_files(state, attempt) == set(table.store.list(directory))
 
 
 def test_files_have_the_field_ids_of_the_table_and_are_compressed_with_zstd(table):
     attempt = run(table, 0, 1)
-    path = pathlib.Path(table.store.root) / table.store.list(table.directory(attempt))[0]
+    path = pathlib.Path(table.store.root) / next(table.store.list(table.directory(attempt)))
     file = pq.ParquetFile(path)
     ids = [int(field.metadata[b'PARQUET:field_id']) for field in file.schema_arrow]
     assert ids == [field.field_id for field in table.load('default').handle.schema().fields]

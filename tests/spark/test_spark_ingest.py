@@ -4,7 +4,11 @@ import os
 
 import pyarrow.parquet
 import pytest
-from ingest_topics import (
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from spark_rows import LogFiles
+from support.runner import pages
+from support.spark.ingest_topics import (
     Writer,
     add_partitions,
     consumed,
@@ -14,10 +18,6 @@ from ingest_topics import (
     ingested,
     progress_of,
 )
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as f
-from spark_rows import LogFiles
-from support.runner import pages
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import CODECS, IngestJob, Written

@@ -11,10 +11,10 @@ import sys
 import threading
 
 import pytest
-from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
 from spark_rows import LogFiles
 from support.brokers.broker_process import ROOT
 from support.runner.command_runner import command_line, run_command
+from support.spark.ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
 from support.spark.spark_cluster import SPARK, SparkCluster, settings
 from support.spark.spark_machine import quick_start
 

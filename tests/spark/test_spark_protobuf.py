@@ -6,7 +6,7 @@ import itertools
 import os
 
 import pytest
-from ingest_topics import Writer, create_topic
+from support.spark.ingest_topics import Writer, create_topic
 
 from kbroker_tools.spark.ingest import IngestJob
 from kbroker_tools.spark.ledger import IngestError

@@ -2,11 +2,11 @@
 import json
 
 import pytest
-from ingest_topics import Writer, consumed, create_topic, ingested
 from pyspark.errors import PySparkException
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.kafka.secured_kafka import OAUTH, PASSWORD, PLAIN, SCRAM, SecuredKafka, jaas
 from support.runner.free_ports import free_port
+from support.spark.ingest_topics import Writer, consumed, create_topic, ingested
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob

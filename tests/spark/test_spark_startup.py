@@ -194,3 +194,9 @@ def test_a_python_without_pyarrow_is_named_with_the_command_that_installs_it(mon
     monkeypatch.setattr('kbroker_tools.spark.messages.find_spec', lambda name: None)
     with pytest.raises(MissingPackageError, match=rf"no pyarrow; install it with: {sys.executable} -m pip install"):
         require_arrow()
+
+
+def test_the_settings_of_the_log_that_a_command_gives_to_spark_exist():
+    """When the commands moved into a room of their own, the path to this file no longer led to it."""
+    from kbroker_tools.spark.session import QUIET_LOG
+    assert 'rootLogger.level' in QUIET_LOG.read_text()

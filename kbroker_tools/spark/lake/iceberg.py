@@ -113,11 +113,12 @@ class IcebergTable:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
         schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
         text = table.metadata.properties.get(PROPERTY + job)
+        version = str(table.metadata.current_snapshot_id)
         if text is None:
-            return State(table, schema, _partition_by(table), None)
+            return State(table, schema, _partition_by(table), None, version=version)
         record, sequence_number = self._record(job, text)
         return State(table, schema, _partition_by(table), record,
-                     _rolled_back(table, record, sequence_number, text))
+                     _rolled_back(table, record, sequence_number, text), version)
 
     def _record(self, job: str, text: str) -> tuple[JobRecord, int]:
         where = record_text(self.name, job)

@@ -21,7 +21,13 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.locations import LocationProvider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertTableUUID,
+    TableRequirement,
+    TableUpdate,
+)
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import IcebergType
 
@@ -152,7 +158,7 @@ def stage_append(table: Table, files: Sequence[DataFile], properties: Mapping[st
         for each in files:
             append.append_data_file(each)
     change.set_properties(dict(properties))
-    return Staged(append.snapshot_id, change._updates, (*change._requirements, _same_table(table)))
+    return Staged(append.snapshot_id, change._updates, (*change._requirements, *_same_shape(table)))
 
 
 def stage_columns(table: Table, schema: pa.Schema) -> Staged:
@@ -160,8 +166,15 @@ def stage_columns(table: Table, schema: pa.Schema) -> Staged:
     change = table.transaction()
     with change.update_schema() as update:
         update.union_by_name(schema)
-    return Staged(None, change._updates, (*change._requirements, _same_table(table)))
+    return Staged(None, change._updates, (*change._requirements, *_same_shape(table)))
 
 
-def _same_table(table: Table) -> TableRequirement:
-    return AssertTableUUID(uuid=table.metadata.table_uuid)
+def _same_shape(table: Table) -> tuple[TableRequirement, ...]:
+    """Return the requirements that the table, its columns and its partitioning are those that were loaded. The branch
+    alone does not change when another program drops a column."""
+    metadata = table.metadata
+    return (AssertTableUUID(uuid=metadata.table_uuid),
+            AssertCurrentSchemaId.model_validate({
+                'type': 'assert-current-schema-id', 'current-schema-id': metadata.current_schema_id}),
+            AssertDefaultSpecId.model_validate({
+                'type': 'assert-default-spec-id', 'default-spec-id': metadata.default_spec_id}))

@@ -1,0 +1,165 @@
+"""The rows of a table: what tasks read, which columns they make of it, and how they write files.
+
+Nothing here needs Spark, so the same work runs in a process of this machine and in a task of Spark.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kbroker_tools.spark.lake.table_format import FileWriter
+from kbroker_tools.spark.options import MIB, Options
+from kbroker_tools.spark.planning import split_bytes
+from kbroker_tools.spark.schema import BY_NAME, FIELDS, Field, arrow_type
+from kbroker_tools.spark.skipped import Skipped
+from kbroker_tools.spark.tasks import rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+UNDECODED = 'value_undecoded'
+ABORTED = 'aborted'
+LEAST_BYTES = 8 * MIB
+"""The least bytes of the log for a task. So a run over little data writes few files, and starts few processes."""
+
+
+class ValueDecoder(Protocol):
+    """A decoder of values. It can be pickled."""
+
+    type: Any
+    """The Arrow type of decoded values, a struct."""
+    shape: list[str]
+    """The format and the schema. The next runs of the job have to decode in the same way."""
+    needs_headers: bool
+    """True if a header may name the schema of a value."""
+
+    def decode(self, values: pa.Array, headers: pa.Array | None) -> tuple[pa.Array, pa.Array]:
+        """Return the decoded values, and the bytes of those that cannot be decoded. Both have null elsewhere."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a job. It can be pickled."""
+
+    options: Options
+    is_aborted: bool = False
+    """True for the records of aborted transactions, instead of those that a consumer would receive."""
+    decoder: ValueDecoder | None = None
+
+    @property
+    def fields(self) -> list[Field]:
+        """The columns of the reader that the table has."""
+        return [each for each in FIELDS if not each.group or self.options[each.group]]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        import pyarrow as pa
+        schema = pa.schema([pa.field(each.name, arrow_type(each.spark_type, pa)) for each in self.fields])
+        if self.decoder is not None:
+            at = schema.get_field_index('value')
+            schema = schema.set(at, pa.field('value', self.decoder.type))
+            schema = schema.append(pa.field(UNDECODED, pa.binary()))
+        return schema
+
+    def _read_fields(self) -> list[Field]:
+        """Return the columns to read. Some of them decide about a row, and are in no table."""
+        wanted = list(self.fields)
+        if self.is_aborted:
+            wanted.append(BY_NAME['outcome'])
+        if self.decoder is not None and self.decoder.needs_headers:
+            wanted.append(BY_NAME['headers'])
+        return list(dict.fromkeys(wanted))
+
+    def read(self, task: Any, totals: Totals) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task of the reader. Add their counts to `totals`. Raise what tasks of the reader
+        raise."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        schema = self.schema
+        for batch in rows_of(task, self._read_fields(), self.options, totals.skipped):
+            if self.is_aborted:
+                batch = batch.filter(pc.equal(batch.column('outcome'), ABORTED))
+            totals.count(batch)
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            if self.decoder is not None:
+                columns['value'], columns[UNDECODED] = self.decoder.decode(columns['value'], columns.get('headers'))
+                totals.undecoded += len(batch) - columns[UNDECODED].null_count
+            yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+@dataclass
+class Totals:
+    """The counts of a task, or the sum of several."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    """The bytes of keys and values."""
+    undecoded: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+
+    def count(self, batch: pa.RecordBatch) -> None:
+        import pyarrow.compute as pc
+        self.rows += batch.num_rows
+        for name in ('key', 'value'):
+            self.size_bytes += pc.sum(pc.binary_length(batch.column(name))).as_py() or 0
+
+    def add(self, other: Totals) -> None:
+        self.rows += other.rows
+        self.size_bytes += other.size_bytes
+        self.undecoded += other.undecoded
+        self.skipped.add(other.skipped)
+
+
+@dataclass
+class Written:
+    """The result of one task: an entry of the format for each file, and its counts."""
+
+    files: list[bytes]
+    totals: Totals
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """The work of every task of a run. It can be pickled."""
+
+    rows: Rows
+    writer: FileWriter
+    target_bytes: int
+    """A file has rows of about this many bytes in Arrow's form. A larger row has a file of its own."""
+
+    def run(self, tasks: Sequence[Any], name: str) -> Written:
+        """Read tasks of the reader, and write their rows to files. `name` begins the names of the files, and no other
+        attempt has it."""
+        import pyarrow as pa
+        totals, files = Totals(), []
+        held: list[pa.RecordBatch] = []
+        number = held_bytes = 0
+        for task in tasks:
+            for batch in self.rows.read(task, totals):
+                if held and held_bytes + batch.nbytes > self.target_bytes:
+                    files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
+                    number, held, held_bytes = number + 1, [], 0
+                if batch.num_rows:
+                    held.append(batch)
+                    held_bytes += batch.nbytes
+        if held:
+            files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
+        return Written(files, totals)
+
+
+def bundled(tasks: Sequence[Any], options: Options) -> list[list[Any]]:
+    """Put small tasks of the reader together. A bundle has the bytes that the options give to a task, so the number of
+    files does not grow with the number of partitions."""
+    total = sum(each.size_bytes for each in tasks)
+    limit = max(split_bytes(total, options), LEAST_BYTES)
+    bundles: list[list[Any]] = []
+    left = 0
+    for each in tasks:
+        if not bundles or each.size_bytes > left:
+            bundles.append([])
+            left = limit
+        bundles[-1].append(each)
+        left -= each.size_bytes
+    return bundles

@@ -1,0 +1,413 @@
+"""An ingest into a table: what a run does, what it refuses, and what it makes of a commit that fails."""
+import itertools
+import os
+import pathlib
+import pickle
+import signal
+
+import pyarrow as pa
+import pytest
+from support.lake.catalogs import sql_catalog
+from support.spark.ingest_topics import Writer, add_partitions, consumed, create_topic, delete_topic
+
+from kbroker_tools.spark.ingest_source import IngestSource
+from kbroker_tools.spark.lake.columns import check_columns, is_extended
+from kbroker_tools.spark.lake.iceberg import IcebergTable
+from kbroker_tools.spark.lake.job import TableJob
+from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, bundled
+from kbroker_tools.spark.lake.runners import ProcessRunner
+from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
+from kbroker_tools.spark.ledger import IngestError
+from kbroker_tools.spark.options import parse_options
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope='module')
+def writer(shared_broker):
+    return Writer(shared_broker.address, 'lake-job')
+
+
+@pytest.fixture
+def runner():
+    runner = ProcessRunner(1)
+    yield runner
+    runner.stop()
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return sql_catalog(tmp_path)
+
+
+@pytest.fixture
+def topic(shared_broker):
+    return create_topic(shared_broker.address, name=f'lake-job{next(NUMBERS)}')
+
+
+def job_of(shared_broker, catalog, *topics, table=None, options=(), **more):
+    source = IngestSource(shared_broker.address, topics, dict(options))
+    return TableJob(source, table or IcebergTable('lake.orders', catalog, {}), **more)
+
+
+def run(job, runner):
+    return job.run(runner, lambda ended, total: None)
+
+
+def rows_in(catalog, name='lake.orders', columns=('partition', 'offset', 'key', 'value')):
+    found = IcebergTable(name, catalog, {}).load('default').handle.scan().to_arrow()
+    return sorted(zip(*(found.column(each).to_pylist() for each in columns), strict=True))
+
+
+def files_in(tmp_path):
+    """Return the names of all data files and markers."""
+    return sorted(path.name for path in tmp_path.rglob('*') if path.suffix == '.parquet'
+                  or path.parent.name == 'kbroker-attempts')
+
+
+class Failing(IcebergTable):
+    """A table whose commits fail in planned ways, before or after they reach the catalog."""
+
+    def __init__(self, catalog, *, before=(), after=()):
+        super().__init__('lake.orders', catalog, {})
+        self.before, self.after, self.commits = list(before), list(after), 0
+
+    def commit(self, state, record, files):
+        self.commits += 1
+        if self.before:
+            self.act(self.before.pop(0))
+        version = super().commit(state, record, files)
+        if self.after:
+            self.act(self.after.pop(0))
+        return version
+
+    @staticmethod
+    def act(what):
+        if isinstance(what, Exception):
+            raise what
+        what()
+
+
+def test_runs_add_what_a_consumer_receives_and_only_once(shared_broker, writer, topic, catalog, runner, tmp_path):
+    job = job_of(shared_broker, catalog, topic)
+    for ends in (['commit', 'abort', 'commit'], [], ['abort'], ['commit']):
+        for end in ends:
+            writer.write(topic, 20, end)
+        result = run(job, runner)
+        assert (result.run is None) == (not ends)
+        assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert (result.rows, result.lag, result.undecoded) == (20, 0, None)
+    assert not [name for name in files_in(tmp_path) if 'parquet' not in name]
+
+
+def test_an_audit_has_the_rows_of_aborted_transactions_and_no_others(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 4, 'abort', value='gone')
+    writer.write(topic, 4, 'commit')
+    job = job_of(shared_broker, catalog, topic, is_aborted=True, options={'includeTransactions': 'true'})
+    assert run(job, runner).rows == 4
+    assert [row[:1] for row in rows_in(catalog, columns=('value', 'offset'))] == [(b'gone',)] * 4
+    assert {row for row in rows_in(catalog, columns=('outcome',))} == {('aborted',)}
+    writer.write(topic, 2, 'abort')
+    assert run(job, runner).rows == 2
+
+
+def test_a_transaction_that_is_open_waits_for_a_later_run_of_either_kind(shared_broker, writer, topic, catalog, runner):
+    job, audit = (job_of(shared_broker, catalog, topic, table=IcebergTable(f'lake.{name}', catalog, {}),
+                         is_aborted=name == 'audit') for name in ('orders', 'audit'))
+    writer.write(topic, 4, None)
+    assert (run(job, runner).rows, run(audit, runner).rows) == (0, 0)
+    writer.end('abort')
+    assert (run(job, runner).rows, run(audit, runner).rows) == (0, 4)
+
+
+def test_two_jobs_write_to_one_table_each_with_its_offsets(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 10)
+    for name in ('one', 'two'):
+        assert run(job_of(shared_broker, catalog, topic, name=name), runner).rows == 10
+        assert run(job_of(shared_broker, catalog, topic, name=name), runner).rows == 0
+    assert len(rows_in(catalog)) == 20
+
+
+def test_a_job_gets_another_topic_and_more_partitions(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 10)
+    run(job_of(shared_broker, catalog, topic), runner)
+    other = create_topic(shared_broker.address, name=f'{topic}-other')
+    writer.write(other, 6)
+    add_partitions(shared_broker.address, topic, 3)
+    more = Writer(shared_broker.address, 'lake-job-more')   # it knows the new partition
+    more.write(topic, 9, partitions=3)
+    assert run(job_of(shared_broker, catalog, topic, other), runner).rows == 15
+
+
+def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, catalog, runner):
+    for _ in range(3):
+        writer.write(topic, 1, value='x' * 60_000)
+    assert run(job_of(shared_broker, catalog, topic, target_bytes=50_000, options={'batchBytes': '1'}),
+               runner).files == 3
+
+
+# ---- refusals
+
+def test_a_topic_that_was_recreated_is_refused(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 2)
+    run(job_of(shared_broker, catalog, topic), runner)
+    delete_topic(shared_broker.address, topic)
+    create_topic(shared_broker.address, name=topic)
+    with pytest.raises(IngestError, match=f'topic {topic} was recreated.*give another --job or table'):
+        run(job_of(shared_broker, catalog, topic), runner)
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+    ({'options': {'includeHeaders': 'true'}}, 'job default has columns .*headers.*, or --evolve add for more columns'),
+    ({'is_aborted': True}, 'job default has rows committed, but this run has aborted; give another --job'),
+    ({'options': {'isolation': 'read_uncommitted'}}, 'job default has isolation read_committed, but this run has'),
+    ({'partition_by': ['topic']}, 'found partitioning by nothing, but --partition-by has topic'),
+])
+def test_other_options_than_those_of_the_last_run_are_refused(shared_broker, writer, topic, catalog, runner, change,
+                                                              message):
+    writer.write(topic, 2)
+    run(job_of(shared_broker, catalog, topic), runner)
+    with pytest.raises(IngestError, match=message):
+        run(job_of(shared_broker, catalog, topic, **change), runner)
+
+
+def test_a_job_that_may_add_columns_does_so(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 2)
+    run(job_of(shared_broker, catalog, topic), runner)
+    writer.write(topic, 2)
+    more = job_of(shared_broker, catalog, topic, options={'includeHeaders': 'true'}, may_add_columns=True)
+    assert run(more, runner).rows == 2
+    assert len(rows_in(catalog)) == 4
+
+
+@pytest.mark.parametrize('name', ['', 'a b', 'a/b', 'x' * 101, 'ä'])
+def test_a_job_has_a_name_that_files_can_have(shared_broker, catalog, name):
+    with pytest.raises(IngestError, match='--job: found'):
+        job_of(shared_broker, catalog, 'topic', name=name)
+
+
+def test_a_table_of_another_cluster_is_refused(shared_broker, writer, topic, catalog, runner):
+    writer.write(topic, 2)
+    job = job_of(shared_broker, catalog, topic)
+    run(job, runner)
+    table = job.table.load('default').handle
+    table.transaction().set_properties({'kbroker.ingest.default': table.properties['kbroker.ingest.default'].replace(
+        '"cluster_id":"', '"cluster_id":"another-')}).commit_transaction()
+    with pytest.raises(IngestError, match='job default has ingested cluster another-'):
+        run(job, runner)
+
+
+def test_a_rollback_is_refused_until_it_is_accepted(shared_broker, writer, topic, catalog, runner):
+    job = job_of(shared_broker, catalog, topic)
+    for _ in range(2):
+        writer.write(topic, 10)
+        run(job, runner)
+    table = job.table.load('default').handle
+    with table.manage_snapshots() as change:
+        change.set_current_snapshot(table.history()[0].snapshot_id)
+    writer.write(topic, 10)
+    with pytest.raises(IngestError, match='--accept-rollback continues'):
+        run(job, runner)
+    assert run(job_of(shared_broker, catalog, topic, accepts_rollback=True), runner).rows == 10
+    assert len(rows_in(catalog)) == 20
+    writer.write(topic, 10)
+    assert run(job, runner).rows == 10
+
+
+# ---- commits that fail
+
+@pytest.mark.parametrize('error', [Refused('moved'), ReplyLost('no reply')])
+def test_a_commit_that_did_not_arrive_is_sent_again_with_the_same_files(shared_broker, writer, topic, catalog, runner,
+                                                                        tmp_path, error):
+    writer.write(topic, 10)
+    job = job_of(shared_broker, catalog, topic, table=Failing(catalog, before=[error]))
+    assert run(job, runner).rows == 10
+    assert job.table.commits == 2
+    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_a_commit_whose_reply_is_lost_counts_once(shared_broker, writer, topic, catalog, runner, tmp_path):
+    writer.write(topic, 10)
+    job = job_of(shared_broker, catalog, topic, table=Failing(catalog, after=[ReplyLost('no reply')]))
+    assert run(job, runner).version == job.table.load('default').version
+    assert job.table.commits == 1
+    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_broker, writer, topic, catalog, runner,
+                                                                      tmp_path):
+    writer.write(topic, 10)
+    table = Failing(catalog, after=[ReplyLost('no reply')])
+    job = job_of(shared_broker, catalog, topic, table=table)
+
+    loads = itertools.count()
+
+    def load(name):
+        if next(loads) > 1:
+            raise SourceUnavailable('the catalog is down')
+        return IcebergTable.load(table, name)
+
+    table.load = load
+    with pytest.raises(SourceUnavailable, match='in the table, or not; the next run finds out'):
+        run(job, runner)
+    del table.load
+    assert len(files_in(tmp_path)) == 2
+    assert run(job, runner).rows == 0
+    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 1
+
+
+def test_a_run_that_another_driver_wins_deletes_its_files_and_starts_again(shared_broker, writer, topic, catalog,
+                                                                           runner, tmp_path):
+    writer.write(topic, 10)
+    other = job_of(shared_broker, catalog, topic)
+    run(job_of(shared_broker, catalog, topic), runner)
+    writer.write(topic, 10)
+    table = Failing(catalog, before=[lambda: run(other, runner)])
+    assert run(job_of(shared_broker, catalog, topic, table=table), runner).run is None
+    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 2
+
+
+def test_another_program_that_writes_in_between_moves_the_commit_and_not_the_rows(shared_broker, writer, topic,
+                                                                                 catalog, runner):
+    writer.write(topic, 10)
+    run(job_of(shared_broker, catalog, topic), runner)
+    writer.write(topic, 10)
+
+    def foreign():
+        handle = IcebergTable('lake.orders', catalog, {}).load('default').handle
+        handle.delete('partition = 0')
+
+    table = Failing(catalog, before=[foreign])
+    assert run(job_of(shared_broker, catalog, topic, table=table), runner).rows == 10
+    assert table.commits == 2
+    assert len(rows_in(catalog)) == 15
+
+
+def test_a_column_that_is_dropped_in_between_is_refused_and_nothing_is_committed(shared_broker, writer, topic, catalog,
+                                                                                runner):
+    writer.write(topic, 10)
+    run(job_of(shared_broker, catalog, topic), runner)
+    writer.write(topic, 10)
+
+    def drop():
+        with IcebergTable('lake.orders', catalog, {}).load('default').handle.update_schema() as change:
+            change.delete_column('timestampType')
+
+    table = Failing(catalog, before=[drop])
+    with pytest.raises(IngestError, match='found no column timestampType'):
+        run(job_of(shared_broker, catalog, topic, table=table), runner)
+    assert len(rows_in(catalog)) == 10
+
+
+def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, catalog, runner, tmp_path, monkeypatch):
+    writer.write(topic, 10)
+    job = job_of(shared_broker, catalog, topic)
+
+    class Broken:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def write(self, rows, name):
+            self.inner.write(rows, name)
+            raise OSError('no space left')
+
+    monkeypatch.setattr(job.table, 'writer', lambda *of: Broken(IcebergTable.writer(job.table, *of)))
+    with pytest.raises(OSError, match='no space left'):
+        run(job, runner)
+    assert files_in(tmp_path) == []
+    monkeypatch.undo()
+    assert run(job, runner).rows == 10
+
+
+# ---- processes
+
+class Die:
+    """Work that kills its process until it has been tried a number of times."""
+
+    def __init__(self, directory, times):
+        self.directory, self.times = directory, times
+
+    def run(self, tasks, name):
+        (self.directory / name).touch()
+        if tasks == ['dies'] and len(list(self.directory.iterdir())) <= self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tasks
+
+
+def test_a_process_that_is_killed_is_replaced(tmp_path):
+    runner = ProcessRunner(2)
+    try:
+        assert runner.run(Die(tmp_path, 1), [['dies'], ['lives']], lambda ended, total: None) == [['dies'], ['lives']]
+    finally:
+        runner.stop()
+
+
+def test_a_process_that_is_killed_every_time_ends_the_run(tmp_path):
+    runner = ProcessRunner(2)
+    with pytest.raises(IngestError, match=r'was killed, 4 times; .* fewer --workers or a smaller --target-file-size'):
+        runner.run(Die(tmp_path, 100), [['dies'], ['lives']], lambda ended, total: None)
+    runner.stop()
+
+
+# ---- pieces
+
+class Task:
+    def __init__(self, size_bytes):
+        self.size_bytes = size_bytes
+
+
+@pytest.mark.parametrize(('sizes', 'options', 'bundles'), [
+    ([], {}, []),
+    ([1] * 1000, {}, [1000]),
+    ([LEAST_BYTES] * 4, {'minPartitions': '2'}, [2, 2]),
+    ([LEAST_BYTES * 9, 1, 1], {}, [3]),
+    ([LEAST_BYTES * 20, LEAST_BYTES, 1], {}, [1, 2]),
+])
+def test_small_tasks_share_a_bundle(sizes, options, bundles):
+    options = parse_options({'path': '/log', **options})
+    assert [len(each) for each in bundled([Task(size) for size in sizes], options)] == bundles
+
+
+def test_attempts_are_found_by_the_names_of_their_markers():
+    attempt = Attempt('a-b.c', 12)
+    assert Attempt.named(attempt.name) == attempt
+    for name in ('', 'a', 'a-1', 'a-x-' + 'f' * 32, '-000001-' + 'f' * 32, 'a-000001-short'):
+        assert Attempt.named(name) is None
+
+
+def schema(**columns):
+    return pa.schema(columns)
+
+
+@pytest.mark.parametrize(('found', 'wanted'), [
+    (schema(a=pa.large_string()), schema(a=pa.string())),
+    (schema(a=pa.timestamp('us', '+00:00')), schema(a=pa.timestamp('us', 'UTC'))),
+    (schema(a=pa.struct({'x': pa.int32(), 'y': pa.large_binary()})), schema(a=pa.struct({'y': pa.binary()}))),
+    (schema(a=pa.large_list(pa.field('item', pa.int32(), False))), schema(a=pa.list_(pa.int32()))),
+    (schema(a=pa.map_(pa.large_string(), pa.int32())), schema(a=pa.map_(pa.string(), pa.int32()))),
+])
+def test_columns_are_the_same_whatever_library_names_them(found, wanted):
+    check_columns('t', found, wanted)
+    assert not is_extended(found, wanted)
+
+
+@pytest.mark.parametrize(('found', 'wanted', 'message'), [
+    (schema(b=pa.int32()), schema(a=pa.int32()), 'found no column a, expected it with type int32'),
+    (schema(a=pa.int64()), schema(a=pa.int32()), 'found column a with type int64, expected int32'),
+    (schema(a=pa.struct({'x': pa.int32()})), schema(a=pa.struct({'y': pa.int32()})), 'found no column a.y'),
+    (schema(a=pa.list_(pa.int64())), schema(a=pa.list_(pa.int32())), 'found column a.element with type int64'),
+    (schema(a=pa.list_(pa.int64())), schema(a=pa.int64()), 'found column a with type list<element: int64>'),
+])
+def test_a_column_that_is_missing_or_has_another_type_is_refused(found, wanted, message):
+    with pytest.raises(IngestError, match=message):
+        check_columns('t', found, wanted)
+
+
+def test_rows_can_be_sent_to_a_task():
+    rows = Rows(parse_options({'path': str(pathlib.Path('/log')), 'includeHeaders': 'true'}))
+    assert pickle.loads(pickle.dumps(rows)).schema == rows.schema
+    assert rows.schema.names[-1] == 'headers'
