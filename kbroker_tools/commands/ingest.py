@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,11 @@ LOSSES_SHOWN = 10
 BACKOFF_S = 1.0
 MOST_BACKOFF_S = 60.0
 FORMATS = ('parquet', 'orc', 'json', 'avro')
-TABLE_FORMATS = ('iceberg',)
+LIBRARIES = {'iceberg': 'pyiceberg'}
+"""Maps a format of tables to the library that kbroker has for it."""
 VALUE_KINDS = ('json', 'avro', 'protobuf')
 FILES, TABLE = 'to', 'to_table'
-GOES_WITH = {'state': {FILES}, 'file_format': {FILES}, 'compression': {FILES}, 'max_rows_per_file': {FILES},
+GOES_WITH = {'state': {FILES}, 'format': {FILES}, 'compression': {FILES}, 'max_rows_per_file': {FILES},
              'table_format': {TABLE}, 'catalog': {TABLE}, 'store_config': {TABLE}, 'job': {TABLE},
              'target_file_size': {TABLE}, 'rows': {TABLE}, 'accept_rollback': {TABLE}, 'evolve': {TABLE},
              'workers': {TABLE}}
@@ -92,7 +94,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option('--to', callback=_directory, metavar='DIR', help='The directory for the files.')
 @click.option('--state', callback=_directory, metavar='DIR',
               help='The directory for the progress of the job. It belongs to the --to of the first run.')
-@click.option('--format', 'file_format', type=click.Choice(FORMATS),
+@click.option('--format', type=click.Choice(FORMATS),
               help='The format of the files; avro needs its Spark package.  [default: parquet]')
 @click.option('--compression', metavar='CODEC',
               help='The codec of the files: none, snappy, gzip, lz4_raw or zstd for parquet. An error lists those of '
@@ -102,7 +104,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option('--to-table', metavar='NAME|URI',
               help='The table: namespace.name for iceberg, a path or a URI such as s3://... for delta. It is created '
                    'if it does not exist.')
-@click.option('--table-format', type=click.Choice(TABLE_FORMATS), help='The format of the table.')
+@click.option('--table-format', type=click.Choice(list(LIBRARIES)), help='The format of the table.')
 @click.option('--catalog', type=FILE, metavar='FILE',
               help="The catalog of an iceberg table: pyiceberg's settings, as properties (type, uri, warehouse ...).")
 @click.option('--store-config', type=FILE, metavar='FILE',
@@ -181,7 +183,7 @@ def file_runs(source: IngestSource, given: dict[str, Any], output: Output) -> It
     values = None
     if given['value_format'] is not None:
         values = ValueFormat(given['value_format'], text_or_file(given['value_schema']))
-    job = IngestJob(source.source, source.topics, given['to'], given['state'], given['file_format'] or 'parquet',
+    job = IngestJob(source.source, source.topics, given['to'], given['state'], given['format'] or 'parquet',
                     given['partition_by'], given['max_rows_per_file'], values, source.options, given['compression'])
     with running(given['master'], given['conf'], output) as spark:
         def run() -> IngestResult:
@@ -194,6 +196,8 @@ def file_runs(source: IngestSource, given: dict[str, Any], output: Output) -> It
 @contextmanager
 def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> Iterator[Run]:
     """Yield a function that ingests into a table once. The processes, or Spark, run until the block ends."""
+    for name in ('pyarrow', *(['pyspark'] if _uses_spark(given) else []), LIBRARIES[given['table_format']]):
+        import_module(name)     # before anything is opened
     from kbroker_tools.spark.lake.job import TARGET_BYTES, TableJob
     from kbroker_tools.spark.lake.runners import ProcessRunner, Runner, SparkRunner
     if given['value_format'] is not None:
@@ -342,7 +346,7 @@ def show(output: Output, result: IngestResult) -> None:
                         result.duration_ms]
     if not output.as_json:
         cells[2], cells[-1] = words_for_bytes(result.size_bytes), words_for_duration(result.duration_ms)
-    is_table = result.version is not None
+    is_table = result.files is not None
     output.table(COLUMNS + COLUMNS_OF_TABLES if is_table else COLUMNS,
                  [[*cells, result.files, result.version] if is_table else cells])
     output.stream.flush()

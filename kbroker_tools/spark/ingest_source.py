@@ -46,7 +46,7 @@ class IngestResult:
     lag: int
     duration_ms: int
     version: str | None = None
-    """The snapshot or the version of the table that the run made. None for files."""
+    """The snapshot or the version of the table after the run. None for files, and for a table without one."""
     files: int | None = None
     """The number of data files that the run added to the table. None for files."""
     notes: Sequence[str] = ()

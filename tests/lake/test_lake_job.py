@@ -1,4 +1,5 @@
 """An ingest into a table: what a run does, what it refuses, and what it makes of a commit that fails."""
+import errno
 import itertools
 import os
 import pathlib
@@ -313,7 +314,7 @@ def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, catalog,
 
         def write(self, rows, name):
             self.inner.write(rows, name)
-            raise OSError('no space left')
+            raise OSError(errno.ENOSPC, 'no space left')
 
     monkeypatch.setattr(job.table, 'writer', lambda *of: Broken(IcebergTable.writer(job.table, *of)))
     with pytest.raises(OSError, match='no space left'):

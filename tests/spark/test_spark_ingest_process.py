@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 from spark_rows import LogFiles
 from support.brokers.broker_process import ROOT
 from support.runner.command_runner import command_line, run_command
-from support.spark.ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
+from support.spark.ingest_topics import LIMIT_S, SteadyWriter, Writer, consumed, create_topic, ingested
 from support.spark.spark_cluster import SPARK, SparkCluster, settings
 from support.spark.spark_machine import quick_start
 
@@ -44,27 +43,6 @@ def arguments(shared_broker, topic, root):
 def start(*more):
     return subprocess.Popen(command_line('ingest', *more), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-class SteadyWriter(threading.Thread):
-    """Writes transactions until it is stopped, and aborts every third one."""
-
-    def __init__(self, address, topic):
-        super().__init__()
-        self.writer, self.topic, self.is_over = Writer(address, f'steady-{topic}'), topic, threading.Event()
-
-    def run(self):
-        number = 0
-        while not self.is_over.wait(0.2):
-            number += 1
-            self.writer.write(self.topic, 40, 'abort' if number % 3 == 0 else 'commit')
-
-    def __enter__(self):
-        self.start()
-
-    def __exit__(self, *_):
-        self.is_over.set()
-        self.join()
 
 
 @pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])

@@ -113,7 +113,8 @@ class IcebergTable:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
         schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
         text = table.metadata.properties.get(PROPERTY + job)
-        version = str(table.metadata.current_snapshot_id)
+        current = table.metadata.current_snapshot_id
+        version = str(current) if current is not None else None
         if text is None:
             return State(table, schema, _partition_by(table), None, version=version)
         record, sequence_number = self._record(job, text)

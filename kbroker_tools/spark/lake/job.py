@@ -98,7 +98,13 @@ class TableJob:
         began_s = time.monotonic()
         options = self.source.parsed(self.partition_by)
         for _ in range(LOST_RUNS):
-            result = self._run_once(options, runner, advance, began_s)
+            try:
+                result = self._run_once(options, runner, advance, began_s)
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                # Only an object store fails without a number of the system.
+                raise SourceUnavailable(' '.join(str(error).split())) from error
             if result is not None:
                 return result
         raise IngestError(f'{self.table.name}: {LOST_RUNS} runs were lost to other drivers of job {self.name}; give '
@@ -169,6 +175,7 @@ class TableJob:
                 reason = error
             state = self._loaded_after(reason)
             if state.record is not None and state.record.attempt == record.attempt:
+                assert state.version is not None, 'a table with a record has a version'
                 return state.version
             if not same_progress(state.record, before):
                 return None

@@ -104,8 +104,8 @@ class State:
     """None if the job has committed nothing."""
     rolled_back: str | None = None
     """A sentence that says how rows of the job disappeared, if a rollback or RESTORE came after its newest run."""
-    version: str = ''
-    """The snapshot or version, as `commit` returns it."""
+    version: str | None = None
+    """The snapshot or version, as `commit` returns it. None if the table has none."""
 
 
 class FileWriter(Protocol):

@@ -1,6 +1,7 @@
 """Topics with committed, aborted and open transactions, and functions that consume and ingest them."""
 import itertools
 import json
+import threading
 import time
 
 import confluent_kafka
@@ -69,6 +70,27 @@ class Writer:
     def _ends(self):
         return [self._looker.get_watermark_offsets(place, LIMIT_S)[1]
                 for place in sorted(self._touched, key=lambda place: place.partition)]
+
+
+class SteadyWriter(threading.Thread):
+    """Writes transactions until it is stopped, and aborts every third one."""
+
+    def __init__(self, address, topic):
+        super().__init__()
+        self.writer, self.topic, self.is_over = Writer(address, f'steady-{topic}'), topic, threading.Event()
+
+    def run(self):
+        number = 0
+        while not self.is_over.wait(0.2):
+            number += 1
+            self.writer.write(self.topic, 40, 'abort' if number % 3 == 0 else 'commit')
+
+    def __enter__(self):
+        self.start()
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.join()
 
 
 def consumed(address, topic):
