@@ -8,10 +8,10 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kbroker_tools.spark.lake.table_format import SourceUnavailable
+from kbroker_tools.spark.lake.table_format import PROPERTY, SourceUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ NESTED = ('auth.', 'ssl.')
 OF_OTHERS = ('header.', 'auth.', 'ssl.', 'kbroker.')
 CHECKED = ('s3.', 'gcs.', 'adls.', 'hdfs.', 'glue.', 'client.', 'hive.', 'rest.', 'dynamodb.')
 """The beginnings of properties whose names pyiceberg knows all."""
+CONSTANT = re.compile(r'^[A-Z][A-Z0-9_]* = "([a-z0-9][a-z0-9._-]+)"', re.MULTILINE)
 TEXT_LIMIT = 400
 EXPIRY = re.compile(r'token-expires-at(-ms)?(\.|$)')
 RENEWED_BEFORE_MS = 300_000
@@ -126,21 +127,13 @@ def _put(properties: dict[str, Any], key: str, value: str) -> None:
 
 
 def _known_names() -> set[str]:
-    """Return the names of the properties of pyiceberg, which are constants of its modules."""
-    import pyiceberg.catalog
-    import pyiceberg.catalog.rest
-    import pyiceberg.io
-    modules: list[ModuleType] = [pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.io]
-    found = {value for module in modules for name, value in vars(module).items()
-             if name.isupper() and isinstance(value, str) and re.fullmatch(r'[a-z0-9][a-z0-9._-]+', value)}
-    return found | {'type', 'uri', 'echo', 'pool_pre_ping', 'schema_version', 'init_catalog_tables',
-                    'hive.hive2-compatible', 'hive.kerberos-authentication', 'hive.kerberos-service-name', 'ugi',
-                    'lock-check-min-wait-time', 'lock-check-max-wait-time', 'lock-check-retries', 'hive.auth-mechanism',
-                    'glue.id', 'glue.skip-archive', 'glue.endpoint', 'glue.profile-name', 'glue.region',
-                    'glue.access-key-id', 'glue.secret-access-key', 'glue.session-token', 'glue.max-retries',
-                    'glue.retry-mode', 'glue.connection-s3-tables', 'table-name', 'dynamodb.profile-name',
-                    'dynamodb.region', 'dynamodb.access-key-id', 'dynamodb.secret-access-key',
-                    'dynamodb.session-token'}
+    """Return the names of the properties of pyiceberg, which are constants in its sources. The modules of some catalogs
+    cannot be imported without further packages."""
+    import pyiceberg
+    room = Path(pyiceberg.__file__).parent
+    sources = [room / 'io/__init__.py', *(room / 'catalog').glob('*.py'), *(room / 'catalog/rest').glob('*.py')]
+    found = {name for each in sources for name in CONSTANT.findall(each.read_text('utf-8'))}
+    return found | {'echo', 'pool_pre_ping', 'schema_version', 'init_catalog_tables'}
 
 
 @dataclass
@@ -232,8 +225,10 @@ def file_access(settings: CatalogSettings, catalog: Catalog, table: Any) -> File
 
 
 def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Return the properties that are texts. Others, such as the login at a REST catalog, are of no use to a store."""
-    return {name: value for name, value in properties.items() if isinstance(value, str)}
+    """Return the properties that an access to files may need. pyiceberg adds those of the table, with the records of
+    all jobs, and objects such as the login at a REST catalog."""
+    return {name: value for name, value in properties.items() if isinstance(value, str)
+            and not name.startswith(PROPERTY)}
 
 
 DENIED = ('ACCESS_DENIED', 'AccessDenied', 'InvalidAccessKeyId', 'SignatureDoesNotMatch', 'ExpiredToken',

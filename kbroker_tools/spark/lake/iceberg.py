@@ -1,7 +1,8 @@
 """Iceberg tables. Tasks write data files through pyiceberg, and the driver commits them; no JVM takes part.
 
 The record of a job is the table property `kbroker.ingest.<job>`, which the commit of the files sets. Compaction and the
-expiry of snapshots keep it. The summary of the snapshot has the same text, by which a rollback is noticed.
+expiry of snapshots keep it. The summary of the snapshot has the same text, by which a rollback is noticed; a long one
+lacks the offsets, because each commit writes the summaries of all snapshots again.
 """
 from __future__ import annotations
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 SEQUENCE_NUMBER = 'sequence_number'
 """A field of the record in the table: the sequence number of the snapshot that has the files of the run."""
+SUMMARY_LIMIT = 4096
 DATA = 'data/kbroker'
 TIMESTAMP = 'timestamp'
 
@@ -119,7 +121,7 @@ class IcebergTable:
             return State(table, schema, _partition_by(table), None, version=version)
         record, sequence_number = self._record(job, text)
         return State(table, schema, _partition_by(table), record,
-                     _rolled_back(table, record, sequence_number, text), version)
+                     _rolled_back(table, record, sequence_number), version)
 
     def _record(self, job: str, text: str) -> tuple[JobRecord, int]:
         where = record_text(self.name, job)
@@ -171,12 +173,14 @@ class IcebergTable:
             raise IngestError(f'{self.name}: another program changed the partitioning while this run wrote its files; '
                               'run the job again')
         name = PROPERTY + record.job
-        text = json.dumps(record.to_json() | {SEQUENCE_NUMBER: table.metadata.next_sequence_number()},
-                          separators=(',', ':'))
+        found = record.to_json() | {SEQUENCE_NUMBER: table.metadata.next_sequence_number()}
+        text = json.dumps(found, separators=(',', ':'))
+        summary = text if len(text) <= SUMMARY_LIMIT else json.dumps(
+            {key: value for key, value in found.items() if key not in ('offsets', 'topic_ids')}, separators=(',', ':'))
 
         def stage(io: Any) -> Staged:
             table.io = io
-            return stage_append(table, [each for _, each in entries], {name: text}, {name: text})
+            return stage_append(table, [each for _, each in entries], {name: text}, {name: summary})
         staged = self._access.use(stage)
         self._send(table, staged)
         return str(staged.snapshot_id)
@@ -283,11 +287,17 @@ def _partition_by(table: Table) -> list[str]:
 
 
 def _properties(schema: pa.Schema) -> dict[str, str]:
-    """Return the properties of a new table."""
-    return {'format-version': str(FORMAT_VERSION), 'write.parquet.compression-codec': 'zstd'}
+    """Return the properties of a new table. Each commit writes a metadata file, and the catalog deletes old ones."""
+    import pyarrow as pa
+    found = {'format-version': str(FORMAT_VERSION), 'write.parquet.compression-codec': 'zstd',
+             'write.metadata.delete-after-commit.enabled': 'true'}
+    if 'value' in schema.names and not isinstance(schema.field('value').type, pa.StructType):
+        # The smallest and the greatest value say nothing about a file.
+        found['write.metadata.metrics.column.value'] = 'counts'
+    return found
 
 
-def _rolled_back(table: Table, record: JobRecord, sequence_number: int, text: str) -> str | None:
+def _rolled_back(table: Table, record: JobRecord, sequence_number: int) -> str | None:
     """Return a sentence if rows of the job are gone. A rollback removes rows, and keeps the properties."""
     current = table.current_snapshot()
     run = f'run {record.run} of job {record.job}'
@@ -297,12 +307,17 @@ def _rolled_back(table: Table, record: JobRecord, sequence_number: int, text: st
         return (f'the current snapshot {current.snapshot_id} has sequence number {current.sequence_number}, and is '
                 f'older than {run}, which has {sequence_number}')
     for each in _ancestors(table, current):
-        if each.summary is not None and each.summary.additional_properties.get(PROPERTY + record.job) == text:
+        if _committed(each, record.job, record.attempt):
             return None
-        if (each.sequence_number or 0) <= sequence_number or each.parent_snapshot_id is None:
+        if (each.sequence_number or 0) < sequence_number:
             return (f'snapshot {each.snapshot_id} is an ancestor of the current snapshot, and {run} with sequence '
                     f'number {sequence_number} is not: the table was rolled back, and then changed')
     return None                         # the snapshot of the run has expired
+
+
+def _committed(snapshot: Snapshot, job: str, attempt: str) -> bool:
+    """Return whether the snapshot is the commit of an attempt, by its summary."""
+    return snapshot.summary is not None and attempt in snapshot.summary.additional_properties.get(PROPERTY + job, '')
 
 
 def _ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
@@ -324,7 +339,7 @@ def _manifests(state: State, attempt: Attempt, io: Any) -> list[ManifestFile]:
     table: Table = state.handle
     name = PROPERTY + attempt.job
     for each in table.snapshots():
-        if each.summary is not None and attempt.id in each.summary.additional_properties.get(name, ''):
+        if _committed(each, attempt.job, attempt.id):
             return [manifest for manifest in each.manifests(io) if manifest.added_snapshot_id == each.snapshot_id]
     newest = int(json.loads(table.metadata.properties[name])[SEQUENCE_NUMBER])
     is_newest = state.record is not None and state.record.attempt == attempt.id
