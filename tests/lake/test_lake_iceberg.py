@@ -66,7 +66,7 @@ def test_of_two_drivers_one_commits(table, catalog):
     assert state.record.attempt == won.id
     assert table.committed_files(state, lost) == set()
     assert len(table.committed_files(state, won)) == 1
-    assert len(table.store.list(table.directory(lost))) == 1
+    assert len(list(table.store.list(table.directory(lost)))) == 1
 
 
 def test_the_files_of_a_refused_commit_can_be_committed_on_the_new_state(table):
@@ -112,7 +112,7 @@ def test_each_row_of_a_table_is_in_the_files_of_one_write(table):
 
 def test_files_have_the_field_ids_and_the_statistics_of_the_table(table):
     attempt = run(table, 3, 5)
-    path = pathlib.Path(table.store.root) / next(table.store.list(table.directory(attempt)))
+    path = pathlib.Path(table.store.root) / next(iter(table.store.list(table.directory(attempt))))
     file = pq.ParquetFile(path)
     handle = table.load('default').handle
     ids = [int(field.metadata[b'PARQUET:field_id']) for field in file.schema_arrow]

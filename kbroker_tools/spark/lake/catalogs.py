@@ -22,11 +22,15 @@ T = TypeVar('T')
 NAME = 'name'
 """A property of `--catalog` that pyiceberg has as an argument: the name of the catalog. A SQL catalog keeps the tables
 of several names apart."""
+VERSION = '0.12.'
+"""The versions of pyiceberg whose private names kbroker knows."""
 TYPES = ('rest', 'sql', 'hive', 'glue', 'dynamodb', 'bigquery')
 FILE_IO = 'py-io-impl'
 SYNCED_FILE_IO = 'kbroker_tools.spark.lake.iceberg_private.SyncedFileIO'
 NESTED = ('auth.', 'ssl.')
 """The beginnings of properties that pyiceberg has as nested dictionaries."""
+INTEGERS = ('glue.max-retries',)
+"""Properties that pyiceberg does not accept as texts."""
 OF_OTHERS = ('header.', 'auth.', 'ssl.', 'kbroker.')
 CHECKED = ('s3.', 'gcs.', 'adls.', 'hdfs.', 'glue.', 'client.', 'hive.', 'rest.', 'dynamodb.')
 """The beginnings of properties whose names pyiceberg knows all."""
@@ -63,6 +67,13 @@ class CatalogSettings:
     def open(self) -> Catalog:
         """Open the catalog. Raise IngestError if a property is wrong, and SourceUnavailable if the catalog does not
         reply."""
+        try:
+            import pyiceberg
+        except ModuleNotFoundError as error:
+            raise IngestError(f'{error.name} is not installed: pip install "kbroker[iceberg]"') from None
+        if not pyiceberg.__version__.startswith(VERSION):
+            raise IngestError(f'found pyiceberg {pyiceberg.__version__}, expected {VERSION}*: pip install '
+                              '"kbroker[iceberg]"')
         quiet()
         try:
             return self._open()
@@ -72,7 +83,7 @@ class CatalogSettings:
     def _open(self) -> Catalog:
         from pyiceberg.catalog import PY_CATALOG_IMPL, load_catalog
         from pyiceberg.utils.config import Config, merge_config
-        self._check_names()
+        self._check_properties()
         name = self.catalog.get(NAME) or Config().get_default_catalog_name()
         properties: dict[str, Any] = {FILE_IO: SYNCED_FILE_IO}
         for key, value in {**self.catalog, **self.store}.items():
@@ -82,11 +93,11 @@ class CatalogSettings:
             return load_catalog(name, **properties)
         found: dict[str, Any] = merge_config(Config().get_catalog_config(name) or {}, properties)
         kind = self._type(name, found)
+        if kind in ('rest', 'sql', 'hive') and 'uri' not in found:
+            raise IngestError(f'{self.where}: found no property uri, expected the address of the catalog')
         if kind != 'rest':
             return load_catalog(name, **{**properties, 'type': kind})
         from kbroker_tools.spark.lake.iceberg_private import TimedRestCatalog
-        if 'uri' not in found:
-            raise IngestError(f'{self.where}: found no property uri, expected the address of the REST catalog')
         # Old snapshots decide which files of an attempt are in use, so the catalog has to return all of them.
         return TimedRestCatalog(name, **{**found, 'snapshot-loading-mode': 'all'})
 
@@ -106,13 +117,16 @@ class CatalogSettings:
             raise IngestError(f'{self.where}: found type {kind}, expected one of {", ".join(TYPES)}')
         return str(kind).lower()
 
-    def _check_names(self) -> None:
+    def _check_properties(self) -> None:
         """Raise IngestError for a name that pyiceberg does not know. It would ignore the property."""
         known = _known_names()
         for name in {**self.catalog, **self.store}:
+            if name == FILE_IO:
+                raise IngestError(f'{self.where}: found property {FILE_IO}, expected none: kbroker accesses files '
+                                  'through pyarrow')
             if name in known or name == NAME or name.startswith(OF_OTHERS):
                 continue
-            close = difflib.get_close_matches(name, known, 1, 0.6 if name.startswith(CHECKED) else 0.8)
+            close = difflib.get_close_matches(name, known, 1, 0.8)
             if close or name.startswith(CHECKED):
                 hint = f'; did you mean {close[0]}?' if close else ''
                 raise IngestError(f'{self.where}: found property {name}, which pyiceberg does not know{hint}')
@@ -123,7 +137,7 @@ def _put(properties: dict[str, Any], key: str, value: str) -> None:
     *path, last = key.split('.') if key.startswith(NESTED) else [key]
     for each in path:
         properties = properties.setdefault(each, {})
-    properties[last] = int(value) if path and value.isdecimal() else value
+    properties[last] = int(value) if value.isdecimal() and (path or key in INTEGERS) else value
 
 
 def _known_names() -> set[str]:
@@ -215,12 +229,12 @@ class FileAccess:
                 lent = {}
             if lent:
                 return self.properties | _texts(lent) | dict(self.settings.store)
-        return _texts(catalog.load_table(self.table).io.properties) | dict(self.settings.store)
+        return file_access(self.settings, catalog, catalog.load_table(self.table)).properties
 
 
 def file_access(settings: CatalogSettings, catalog: Catalog, table: Any) -> FileAccess:
     """Return the access to the files of a table that was just loaded."""
-    properties = _texts(table.io.properties) | dict(settings.store)
+    properties = _texts(table.io.properties) | dict(settings.store) | {FILE_IO: SYNCED_FILE_IO}
     return FileAccess(settings, table.name(), table.metadata_location, properties, catalog=catalog)
 
 
@@ -260,18 +274,24 @@ def explained(error: Exception, where: str) -> Exception:
         if isinstance(error, PermissionError) or any(each in text for each in DENIED):
             return IngestError(f'{where}: the store refuses access: {text}')
         return error
-    if _is_database_error(error):
+    if _is_unavailable(error):
         return SourceUnavailable(f'{where}: {text}')
     return IngestError(f'{where}: {text}')
 
 
-def _is_database_error(error: Exception) -> bool:
-    """Return True if the database of a SQL catalog, or the connection to it, fails."""
-    return any(each.__module__ == 'sqlalchemy.exc' and each.__name__ == 'DBAPIError' for each in type(error).__mro__)
+UNAVAILABLE = {('sqlalchemy.exc', 'DBAPIError'), ('botocore.exceptions', 'ConnectionError'),
+               ('botocore.exceptions', 'HTTPClientError'), ('thrift.transport.TTransport', 'TTransportException')}
+"""Errors of libraries that may be missing: the database or the connection fails."""
+
+
+def _is_unavailable(error: Exception) -> bool:
+    return any((each.__module__, each.__name__) in UNAVAILABLE for each in type(error).__mro__)
 
 
 def text_of(error: BaseException) -> str:
     """Return the message of an error of a library, in one line."""
     found: object = getattr(error, 'orig', None) or error      # SQLAlchemy adds lines about itself
+    reason = getattr(error.args[0] if error.args else None, 'reason', None)
+    found = reason or found             # requests adds the attempts of urllib3
     text = ' '.join(str(found).split()) or type(found).__name__
     return text if len(text) <= TEXT_LIMIT else f'{text[:TEXT_LIMIT]} ...'

@@ -62,9 +62,7 @@ class IcebergTable:
         from pyiceberg.io.pyarrow import PyArrowFileIO
         assert self._access is not None, 'load comes first'
         io = self._access.io()
-        if not isinstance(io, PyArrowFileIO):
-            raise IngestError(f'{self._settings.where}: found {type(io).__name__} in py-io-impl, expected no such '
-                              'property: kbroker writes files through pyarrow')
+        assert isinstance(io, PyArrowFileIO)
         scheme, host, path = io.parse_location(self._location, io.properties)
         return Store(io.fs_by_scheme(scheme, host), path.rstrip('/'))
 
@@ -86,6 +84,9 @@ class IcebergTable:
         except TableAlreadyExistsError:
             pass                        # another driver was faster
         except Exception as error:
+            if isinstance(error, ValueError) and 'warehouse' not in catalog.properties:
+                raise IngestError(f'{self._settings.where}: found no property warehouse, expected the directory or URI '
+                                  'of new tables') from error
             raise explained(error, f'{self._settings.where}, table {self.name}') from error
 
     def _identifier(self) -> tuple[tuple[str, ...], str]:
@@ -202,7 +203,7 @@ class IcebergTable:
         status = getattr(getattr(error.__cause__, 'response', None), 'status_code', None)
         if status == 404:
             return Refused(text_of(error))
-        if isinstance(error, BadRequestError | ValueError) and self._has_changed(table):
+        if (isinstance(error, BadRequestError) or type(error) is ValueError) and self._has_changed(table):
             # A commit to another branch took the sequence number. Catalogs report that as a wrong request.
             return Refused(text_of(error))
         if _was_not_sent(error) or isinstance(error, TooManyRequestsError):

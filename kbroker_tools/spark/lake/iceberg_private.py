@@ -82,17 +82,17 @@ class _SyncedFile(pa.OSFile):           # type: ignore[misc]
             _sync_directories(os.path.dirname(path))
 
 
-_synced: set[str] = set()
-"""The directories whose own names are on the disk."""
+_synced: set[tuple[str, int]] = set()
+"""The directories whose own names are on the disk, with their inodes."""
 
 
 def _sync_directories(directory: str) -> None:
     _sync(directory)
-    while directory not in _synced and (parent := os.path.dirname(directory)) != directory:
+    while (each := (directory, os.stat(directory).st_ino)) not in _synced and directory != '/':
+        directory = os.path.dirname(directory)
         with suppress(PermissionError):     # this user can create nothing in a directory that it cannot open
-            _sync(parent)
-        _synced.add(directory)
-        directory = parent
+            _sync(directory)
+        _synced.add(each)
 
 
 def _sync(path: str) -> None:
