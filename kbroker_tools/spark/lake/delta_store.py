@@ -1,0 +1,102 @@
+"""The storage of a Delta table: its directory as a filesystem of pyarrow, and the texts of its errors."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from kbroker_tools.spark.lake.store import Store
+from kbroker_tools.spark.lake.table_format import SourceUnavailable
+from kbroker_tools.spark.ledger import IngestError
+
+COLOUR = re.compile(r'\x1b\[\d*m')
+WRONG = ('Forbidden', 'Unauthorized', 'AccessDenied', 'InvalidAccessKeyId', 'SignatureDoesNotMatch',
+         'RequestTimeTooSkewed', 'ExpiredToken', 'NoSuchBucket', 'Permission denied')
+"""Parts of the errors of a store that another try does not mend."""
+FAILED = ('Generic S3 error', 'Generic GCS error', 'Generic MicrosoftAzure error', 'Generic HTTP error', 'object store',
+          'HTTP error')
+
+
+def location(uri: str) -> str:
+    """Return the form of a URI that all libraries and all processes understand alike: an absolute path, or a URI of an
+    object store without a slash at the end."""
+    import os
+    from urllib.parse import unquote, urlsplit
+    if uri.startswith('file:'):
+        return unquote(urlsplit(uri).path).rstrip('/')
+    return uri.rstrip('/') if '://' in uri else os.path.abspath(uri)
+
+
+def open_store(where: str, settings: Mapping[str, str]) -> Store:
+    """Return the directory at a location. delta-rs reads and writes the files of an object store, so one set of
+    settings serves the log and the data."""
+    scheme, found, rest = where.partition('://')
+    if not found:
+        return Store(fs.LocalFileSystem(), where)
+    container, _, path = rest.partition('/')
+    return Store(fs.PyFileSystem(_Handler(f'{scheme}://{container}', dict(settings))), path)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error of delta-rs, which has colours and spans several lines, as one line."""
+    return ' '.join(COLOUR.sub('', str(error)).replace('\u21b3', '').split())
+
+
+def failure(what: str, error: Exception) -> Exception:
+    """Return the exception that reports an error of delta-rs: IngestError if another try cannot mend it."""
+    text = one_line(error)
+    if isinstance(error, PermissionError) or any(each in text for each in WRONG):
+        return IngestError(f'{what}: the store refused: {text}; check the rights, the clock and --store-config')
+    if isinstance(error, OSError) or any(each in text for each in FAILED):
+        return SourceUnavailable(f'{what}: the store failed: {text}')
+    return IngestError(f'{what}: {text}')
+
+
+class _Handler(DeltaStorageHandler):
+    """The handler of delta-rs, with an output stream that pyarrow can write to. The stream of delta-rs takes only
+    `bytes`, and pyarrow passes buffers."""
+
+    def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
+        return pa.PythonFile(_Output(self._handler.open_output_stream(path, metadata)), mode='w')
+
+
+class _Output:
+    """A file object of Python that writes to a stream of delta-rs."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self._size_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        written = bytes(data)
+        self._stream.write(written)
+        self._size_bytes += len(written)
+        return len(written)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._stream.close()
+
+    @staticmethod
+    def readable() -> bool:
+        return False
+
+    @staticmethod
+    def writable() -> bool:
+        return True
+
+    @staticmethod
+    def seekable() -> bool:
+        return False
