@@ -19,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from kbroker_tools.spark.ingest_source import DATE
+from kbroker_tools.spark.lake.columns import is_extended
 from kbroker_tools.spark.lake.delta_files import DeltaFileWriter
 from kbroker_tools.spark.lake.delta_log import DeltaLog, Txns
 from kbroker_tools.spark.lake.delta_record import (
@@ -72,10 +73,17 @@ class DeltaLakeTable:
         self._where = location(uri)
         self._settings = dict(store)
         self._log: DeltaLog | None = None
+        self._unrestored: dict[str, tuple[int, int]] = {}
+        """The newest run of a job, and a later version up to which the log has no RESTORE after it."""
 
     @property
     def store(self) -> Store:
         return open_store(self._where, self._settings)
+
+    @property
+    def put_decides(self) -> tuple[str, Mapping[str, str]] | None:
+        """The URI and the settings of an object store, whose conditional put decides between two commits."""
+        return (self._where, self._settings) if '://' in self._where else None
 
     # ---- the table
 
@@ -131,7 +139,7 @@ class DeltaLakeTable:
         except (OSError, DeltaError) as error:
             raise failure(f'{self.name}: cannot read the log', error) from None
         return State(Loaded(table, txns), pa.schema(table.schema().to_arrow()),
-                     list(table.metadata().partition_columns), record, rolled_back)
+                     list(table.metadata().partition_columns), record, rolled_back, str(table.version()))
 
     def _refuse_unfit(self, table: DeltaTable) -> None:
         """Raise IngestError if an append of files would break the table."""
@@ -161,29 +169,35 @@ class DeltaLakeTable:
             raise IngestError(f'{where}: found no txn actions of the job: a clone or a copy through another program '
                               'loses them, so the next offsets are unknown; give another --job')
         run = max(runs)
-        restored = self._restored(table, job, run) if run else None
         rolled_back = None
-        if restored is not None:
+        if run and (restored := self._restored(table.version(), job, run)):
             before, at = restored
             rolled_back = (f'version {at} is a RESTORE after run {run} of job {job}: rows of it may be gone, but their '
                            'offsets are still recorded')
-            old = DeltaTable(self._where, before, self._settings)
-            facts = read_facts(where, old.metadata().configuration, job)
+            if before is not None:  # RESTORE takes the property back, too
+                old = DeltaTable(self._where, before, self._settings)
+                facts = read_facts(where, old.metadata().configuration, job)
         valid = valid_facts(facts, run)
         if valid is None and run:
             raise IngestError(f'{where}: found no property, but run {run} of the job is in the txn actions: the table '
                               'was replaced or restored, or the property was removed; give another --job')
         return record_of(where, valid, txns, job, run) if valid else None, rolled_back
 
-    def _restored(self, table: DeltaTable, job: str, run: int) -> tuple[int, int] | None:
-        """Return the version of the newest run and the version of a RESTORE after it. Return None if there is no
-        RESTORE, or the log does not reach back to the run."""
-        restored = None
-        for commit in self._opened_log().backwards(table.version()):
+    def _restored(self, version: int, job: str, run: int) -> tuple[int | None, int] | None:
+        """Return the version of the newest run and the version of a RESTORE after it. The first is None if the log does
+        not reach back to the run. Return None if the log has no such RESTORE."""
+        restored = at = None
+        for commit in self._opened_log().backwards(version):
+            if restored is None and self._unrestored.get(job) == (run, commit.version):
+                break
             if run in versions(commit.txns, job, 'run'):
-                return None if restored is None else (commit.version, restored)
+                at = commit.version
+                break
             if commit.operation == 'RESTORE':
                 restored = commit.version
+        if restored is not None:
+            return at, restored
+        self._unrestored[job] = run, version
         return None
 
     # ---- the columns
@@ -191,8 +205,7 @@ class DeltaLakeTable:
     def add_columns(self, state: State, schema: pa.Schema) -> None:
         """Add the columns, and fields of structs, that the schema has and the table lacks. Raise Refused if the table
         has changed."""
-        new = pa.schema([field for field in schema
-                         if field.name not in state.schema.names or state.schema.field(field.name).type != field.type])
+        new = pa.schema([field for field in schema if is_extended(state.schema, pa.schema([field]))])
         if not new.names:
             return
         fields: list[Field] = Schema.from_arrow(new).fields

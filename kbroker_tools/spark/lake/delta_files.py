@@ -3,11 +3,9 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kbroker_tools.spark.ingest_source import DATE
 from kbroker_tools.spark.lake.delta_store import open_store
-from kbroker_tools.spark.ledger import IngestError, sync_directory
+from kbroker_tools.spark.ledger import IngestError
 
 ROW_GROUP_ROWS = 1 << 20
 PREFIX = 32
@@ -72,11 +70,11 @@ class DeltaFileWriter:
         footers: list[pq.FileMetaData] = []
         store = open_store(self.where, self.settings)
         if store.is_local:
-            size = _write_local(rows, Path(store.root), path, footers)
-        else:
-            with store.filesystem.open_output_stream(f'{store.root}/{path}'.lstrip('/')) as stream:
-                _write_parquet(rows, stream, footers)
-                size = stream.tell()
+            store.filesystem.create_dir(f'{store.root}/{self.directory}', recursive=True)
+        with store.filesystem.open_output_stream(f'{store.root}/{path}') as stream:
+            _write_parquet(rows, stream, footers)
+            size = stream.tell()
+        store.sync([path])
         return json.dumps({'path': path, 'size': size, 'partition_values': values,
                            'modification_time': time.time_ns() // 1_000_000, 'data_change': True,
                            'stats': statistics(footers[0])}).encode()
@@ -85,21 +83,6 @@ class DeltaFileWriter:
 def _counted(rows: pa.Table, names: list[str]) -> pa.Table:
     """Return the distinct values of columns in the order of their first rows, with the number of their rows."""
     return rows.select(names).group_by(names, use_threads=False).aggregate([([], 'count_all')])
-
-
-def _write_local(rows: pa.Table, root: Path, path: str, footers: list[pq.FileMetaData]) -> int:
-    directory = (root / path).parent
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(root / path, 'xb') as file:
-        _write_parquet(rows, file, footers)
-        file.flush()
-        os.fsync(file.fileno())
-        size = file.tell()
-    while directory != root:
-        sync_directory(directory)
-        directory = directory.parent
-    sync_directory(root)
-    return size
 
 
 def _write_parquet(rows: pa.Table, file: Any, footers: list[pq.FileMetaData]) -> None:

@@ -13,9 +13,9 @@ protocol of Delta is the authority:
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +52,12 @@ class DeltaLog:
         self._version = -1
         self._txns: Txns = {}
         self._synced_version = 0
+        self._newest: Commit | None = None
 
     def txns(self, table_id: str, version: int) -> Txns:
         """Return all `txn` actions of a version. Raise OSError if files of the log cannot be read."""
+        if table_id != self._table_id:
+            self._newest = None
         if table_id != self._table_id or version < self._version or not self._follow(version):
             self._txns = {}
             self._version = self._read_checkpoint(version)
@@ -76,12 +79,14 @@ class DeltaLog:
 
     def commit(self, version: int) -> Commit | None:
         """Return the commit of a version. Return None if the cleanup of the log has deleted it."""
+        if self._newest is not None and self._newest.version == version:
+            return self._newest
         try:
             text = self._read(f'{LOG}/{version:020d}.json').decode('utf-8', 'replace')
         except FileNotFoundError:
             return None
         operation, txns, added = '', {}, []
-        for line in text.splitlines():
+        for line in text.split('\n'):  # a string may have other line ends
             if not any(kind in line for kind in KINDS):
                 continue
             action = json.loads(line)
@@ -91,7 +96,10 @@ class DeltaLog:
                 added.append(action['add']['path'])
             elif 'commitInfo' in action:
                 operation = str(action['commitInfo'].get('operation', ''))
-        return Commit(version, operation, txns, added)
+        found = Commit(version, operation, txns, added)
+        if self._newest is None or version > self._newest.version:
+            self._newest = found
+        return found
 
     def backwards(self, version: int) -> Iterator[Commit]:
         """Yield the commits from a version on backwards, as far as the log reaches."""
@@ -141,7 +149,7 @@ class DeltaLog:
     def _txns_in(self, path: str) -> Txns:
         """Return the `txn` actions in a file of a checkpoint."""
         if path.endswith('.json'):
-            actions = [json.loads(line).get('txn') for line in self._read(path).splitlines()]
+            actions = [json.loads(line).get('txn') for line in self._read(path).split(b'\n') if line]
         else:
             import pyarrow.parquet as pq
             with self._store.filesystem.open_input_file(f'{self._store.root}/{path}') as file:
@@ -168,18 +176,8 @@ class DeltaLog:
             first = next((at for at, _ in self._checkpoints(version)), 0)
         for each in sorted(directory.iterdir()):
             if each.name == '_last_checkpoint' or (each.name[:20].isdecimal() and int(each.name[:20]) >= first):
-                _sync(each)
+                with suppress(FileNotFoundError):  # a cleanup of the log has deleted it
+                    sync_directory(each)  # the system call is the same for a file
         sync_directory(directory)
         sync_directory(directory.parent)
         self._synced_version = version
-
-
-def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # a cleanup of the log has deleted it
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
