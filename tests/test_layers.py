@@ -37,7 +37,7 @@ ONLY_FOR = {'network': {'control', 'daemon', 'http', 'metrics'}, 'client': {'tes
 TOOL_LAYERS = [
     {'base'},
     {'rows'},
-    {'check', 'cluster', 'dump', 'proxy', 'timeline'},
+    {'check', 'cluster', 'dump', 'proxy', 'registry', 'timeline'},
     {'acls', 'console', 'groups', 'history', 'stuck', 'verify'},
     {'exporter', 'spark'},
     {'commands'},

@@ -141,7 +141,7 @@ class ClientConfig:
         rest = dict(settings)
         protocol = _one_of(rest, 'security.protocol', SECURITY_PROTOCOLS, 'PLAINTEXT', upper=True)
         sasl = _read_sasl(rest) if protocol.startswith('SASL') else {}
-        tls = _read_tls(rest) if protocol.endswith('SSL') else TlsConfig()
+        tls = read_tls(rest) if protocol.endswith('SSL') else TlsConfig()
         if protocol in ('SSL', 'SASL_SSL', 'SASL_PLAINTEXT'):
             _refuse_unknown(rest, protocol)
         times: dict[str, Any] = {each.name: _milliseconds(rest, TIMES[each.name], cast(int, each.default))
@@ -229,7 +229,9 @@ def _read_oauth(settings: dict[str, str], options: Mapping[str, str]) -> dict[st
 
 # ---- TLS
 
-def _read_tls(settings: dict[str, str]) -> TlsConfig:
+def read_tls(settings: dict[str, str]) -> TlsConfig:
+    """Remove the settings of TLS, and return them. Raise ConfigError for a bad setting, OSError for a file that cannot
+    be read."""
     algorithm = settings.pop('ssl.endpoint.identification.algorithm', 'https')
     if algorithm.lower() not in ('https', ''):
         raise bad_setting('ssl.endpoint.identification.algorithm', f'found {algorithm!r}, expected https, or nothing')
