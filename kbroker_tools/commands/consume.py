@@ -20,6 +20,7 @@ from kbroker_tools.console.message_source import DirectorySource, Source, open_b
 from kbroker_tools.console.message_text import make_formatter
 from kbroker_tools.console.places import MOST_LAST, Wanted, parse_offsets, parse_time_ms
 from kbroker_tools.console.record_filter import FilteredSource, filter_of
+from kbroker_tools.console.registry_values import decoded_text, registry_options
 
 INT32_MAX = 2**31 - 1
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
@@ -62,6 +63,7 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @printing.formatter_option
 @printing.formatter_property_option
 @printing.command_property_option
+@registry_options
 @click.option('--skip-message-on-error', is_flag=True, help='Report a record that cannot be shown, and continue.')
 @json_option
 @version_option
@@ -71,6 +73,9 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
 
     Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
     untrusted records.
+
+    With --value-format, values that have the schema id of a registry are shown as JSON. A value that cannot be decoded
+    is shown as it is. The number of these values is reported at the end.
 
     When it ends, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves
     the group. It waits at most 30 s for the coordinator, as Kafka's tool does. With --timeout-ms it waits for the rest
@@ -86,12 +91,13 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
                     options['timeout_ms'], *times_of(options), options['last'], filter_of(options['filters']))
     check_wanted(wanted, group)
     properties = parse_properties('--formatter-property', options['formatter_property'])
-    shown = make_formatter(options['formatter'], properties, as_json, options['template'])
-    source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
-    if wanted.matches is not None:
-        source = FilteredSource(source, wanted.matches)
-    on_error = printing.report_skipped if options['skip_message_on_error'] else None
-    printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
+    with decoded_text(make_formatter(options['formatter'], properties, as_json, options['template']),
+                      options) as shown:
+        source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
+        if wanted.matches is not None:
+            source = FilteredSource(source, wanted.matches)
+        on_error = printing.report_skipped if options['skip_message_on_error'] else None
+        printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
 
 
 def times_of(options: Mapping[str, Any]) -> tuple[int | None, int | None]:

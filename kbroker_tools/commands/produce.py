@@ -17,6 +17,7 @@ from kbroker_tools.base.command import SETTINGS, Command, ToolError, version_opt
 from kbroker_tools.base.render import warn
 from kbroker_tools.cluster.opening import bootstrap_option, command_config_option, profile_option
 from kbroker_tools.console.line_reader import LineReader, LineSplitter, parse_properties
+from kbroker_tools.console.registry_values import EncodingReader, encodings_of, registry_options, schema_options
 
 if TYPE_CHECKING:
     from kbroker.client.outcomes import Delivery
@@ -80,6 +81,8 @@ def producer_options(function: F) -> F:
 @click.option('--transactional-id', metavar='ID', help='Write the lines in transactions of this id.')
 @click.option('--commit-every', type=click.IntRange(1), metavar='N',
               help='Commit after this many lines.  [default: once, at the end of the input]')
+@registry_options
+@schema_options
 @producer_options
 @version_option
 def main(bootstrap_server: str, topic: str, partition: int | None, reader_property: tuple[str, ...], sync: bool,
@@ -90,12 +93,20 @@ def main(bootstrap_server: str, topic: str, partition: int | None, reader_proper
     With --transactional-id, the last transaction is committed at the end of the input. After an error or Ctrl-C, the
     open transaction is aborted. An error message has the number of the line. After Ctrl-C, the command waits until all
     lines that it has read are written. A second Ctrl-C ends the wait.
+
+    With --value-format, a line is JSON. It becomes a value with the id of its schema in a registry. The first line that
+    does not fit the schema ends the command. Lines before it are written, unless they are in an open transaction.
     """
     overrides = parse_properties('--command-property', command_property) | {
-        SETTING_OF_OPTION[name]: str(value) for name, value in options.items() if value is not None}
-    reader = LineReader(parse_properties('--reader-property', reader_property))
+        setting: str(options[name]) for name, setting in SETTING_OF_OPTION.items() if options[name] is not None}
+    properties = parse_properties('--reader-property', reader_property)
+    lines = LineReader(properties)
     if commit_every is not None and 'transactional.id' not in overrides:
         raise click.UsageError('--commit-every needs --transactional-id')
+    encodings = encodings_of(options, topic)
+    if 'key' in encodings and not lines.parses_key:
+        raise click.UsageError('--key-format needs --reader-property parse.key=true')
+    reader = EncodingReader(lines, encodings) if encodings else lines
     with open_writer(bootstrap_server, command_config, overrides, topic, partition) as writer:
         writer.write(reader, sync, commit_every)
 
@@ -128,7 +139,7 @@ class Writer:
         self._transactions = 0
         self._has_failed = False
 
-    def write(self, reader: LineReader, sync: bool, commit_every: int | None) -> None:
+    def write(self, reader: LineReader | EncodingReader, sync: bool, commit_every: int | None) -> None:
         producer, topic, partition = self.producer, self._topic, self._partition
         is_transactional = producer.transactions.is_transactional
         if is_transactional:

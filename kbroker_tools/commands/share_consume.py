@@ -14,6 +14,7 @@ from kbroker_tools.cluster.opening import bootstrap_option, command_config_optio
 from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
 from kbroker_tools.console.message_text import make_formatter
+from kbroker_tools.console.registry_values import decoded_text, registry_options
 from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 
 
@@ -35,6 +36,7 @@ from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
               help='Properties of the formatter. Those of --formatter-property take precedence.')
 @printing.formatter_property_option
 @printing.command_property_option
+@registry_options
 @click.option('--reject-message-on-error', is_flag=True, help='Reject a record that cannot be shown, and continue.')
 @json_option
 @version_option
@@ -52,13 +54,14 @@ def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json
     properties = parse_properties('--formatter-property', options['formatter_property'])
     if options['formatter_config'] is not None:
         properties = read_client_file(options['formatter_config']) | properties
-    shown = make_formatter(options['formatter'], properties, as_json, options['template'])
     overrides = parse_properties('--command-property', options['command_property'])
     if options['group'] is not None:
         overrides['group.id'] = options['group']
-    source = open_share_group(bootstrap_server, command_config, overrides, topic, outcome, options['timeout_ms'])
-    on_error = source.reject if options['reject_message_on_error'] else None
-    printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
+    with decoded_text(make_formatter(options['formatter'], properties, as_json, options['template']),
+                      options) as shown:
+        source = open_share_group(bootstrap_server, command_config, overrides, topic, outcome, options['timeout_ms'])
+        on_error = source.reject if options['reject_message_on_error'] else None
+        printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
 
 
 if __name__ == '__main__':

@@ -30,7 +30,7 @@ class LineReader:
         for name in properties:
             if name not in PROPERTIES:
                 raise ToolError(f'--reader-property: found {name}, expected one of {", ".join(PROPERTIES)}')
-        self._parses_key = _is_true(properties, 'parse.key')
+        self.parses_key = _is_true(properties, 'parse.key')
         self._parses_headers = _is_true(properties, 'parse.headers')
         self._ignores_errors = _is_true(properties, 'ignore.error')
         self._key_separator = properties.get('key.separator', '\t').encode()
@@ -44,7 +44,7 @@ class LineReader:
             self._headers_pattern = re.compile(self._headers_separator)
         except re.error as error:
             raise ToolError(f'headers.separator must be a regular expression: {error}') from None
-        self.is_plain = not (self._parses_key or self._parses_headers or self._null_marker is not None)
+        self.is_plain = not (self.parses_key or self._parses_headers or self._null_marker is not None)
         """True if no property is set that splits a line, so that the whole line is the value."""
 
     def _check_differences(self) -> None:
@@ -74,7 +74,7 @@ class LineReader:
                 if text != self._null_marker:
                     headers = self._read_headers(text, number)
         key = None
-        if self._parses_key:
+        if self.parses_key:
             key = self._part(line, start, self._key_separator, 'key separator', number)
             if key is not None:
                 start += len(key) + len(self._key_separator)

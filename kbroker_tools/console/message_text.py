@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import as_utf8, json_line
@@ -30,6 +30,12 @@ SWITCHES = ('print.timestamp', 'print.partition', 'print.offset', 'print.deliver
             'print.key', 'print.value')
 """The properties that print a part of the record. They are in the order in which the parts are printed."""
 TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
+
+
+class JsonBytes(bytes):
+    """The JSON text of a key or value that was decoded. `found` is what the text means."""
+
+    found: Any
 
 
 class BatchFormatter(Protocol):
@@ -135,7 +141,7 @@ class RowText:
 
 class JsonText:
     """A formatter that prints one JSON object per line. Bytes that are not UTF-8 become an object with the member
-    `base64`."""
+    `base64`. A decoded key or value is the JSON that it means, not a string."""
 
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         row = {
@@ -149,9 +155,11 @@ class JsonText:
         return json_line(row).encode() + b'\n'
 
 
-def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+def _json_bytes(data: bytes | None) -> Any:
     if data is None:
         return None
+    if isinstance(data, JsonBytes):
+        return data.found
     try:
         return data.decode()
     except UnicodeDecodeError:
