@@ -25,6 +25,7 @@ from kbroker_tools.base.command import FILE, SETTINGS, Command, ToolError, outpu
 from kbroker_tools.base.render import Column, Output, words_for_count
 
 if TYPE_CHECKING:
+    from kbroker_tools.registry.decoding import ValueSchema
     from kbroker_tools.spark.ingest_source import IngestResult, IngestSource
     from kbroker_tools.spark.lake.table_format import TableFormat
 
@@ -32,7 +33,7 @@ LOSSES_SHOWN = 10
 BACKOFF_S = 1.0
 MOST_BACKOFF_S = 60.0
 FORMATS = ('parquet', 'orc', 'json', 'avro')
-LIBRARIES = {'iceberg': 'pyiceberg'}
+LIBRARIES = {'iceberg': 'pyiceberg', 'delta': 'deltalake'}
 """Maps a format of tables to the library that kbroker has for it."""
 VALUE_KINDS = ('json', 'avro', 'protobuf')
 FILES, TABLE = 'to', 'to_table'
@@ -127,7 +128,11 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option('--value-format', type=click.Choice(VALUE_KINDS),
               help='Decode values into a typed column; values that do not match the schema stay in value_undecoded.')
 @click.option('--value-schema', metavar='SCHEMA|@FILE',
-              help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message.')
+              help='json: "id bigint, name string"; avro: its JSON; protobuf: DESCRIPTOR-FILE:package.Message. '
+                   'registry:[URL][#SUBJECT]: the newest schema of TOPIC-value, or of SUBJECT, in a schema registry.')
+@click.option('--registry-config', type=FILE, metavar='FILE',
+              help='Settings of the schema registry (schema.registry.url, basic.auth.user.info, ssl.* ...), as '
+                   'properties.')
 @click.option('--command-config', type=FILE, metavar='FILE',
               help='Client settings for the broker (security.protocol, sasl.*, ssl.*), as properties.')
 @click.option('--option', 'options', multiple=True, metavar='NAME=VALUE', callback=_settings,
@@ -200,10 +205,8 @@ def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> I
         import_module(name)     # before anything is opened
     from kbroker_tools.spark.lake.job import TARGET_BYTES, TableJob
     from kbroker_tools.spark.lake.runners import ProcessRunner, Runner, SparkRunner
-    if given['value_format'] is not None:
-        raise click.UsageError('--value-format goes with --to')
     job = TableJob(source, table_of(given), given['job'] or 'default', given['partition_by'],
-                   given['target_file_size'] or TARGET_BYTES, None, given['rows'] == 'aborted',
+                   given['target_file_size'] or TARGET_BYTES, values_of(given), given['rows'] == 'aborted',
                    given['accept_rollback'], given['evolve'] == 'add')
 
     def run_with(runner: Runner) -> Run:
@@ -245,9 +248,24 @@ def table_of(given: dict[str, Any]) -> TableFormat:
     """Return the table that the options name. Nothing is opened."""
     from kbroker.client.config import read_client_file
     store = read_client_file(given['store_config']) if given['store_config'] is not None else {}
-    require(given, 'catalog', 'to_table')
-    from kbroker_tools.spark.lake.iceberg import IcebergTable
-    return IcebergTable(given['to_table'], read_client_file(given['catalog']), store)
+    if given['table_format'] == 'iceberg':
+        require(given, 'catalog', 'to_table')
+        from kbroker_tools.spark.lake.iceberg import IcebergTable
+        return IcebergTable(given['to_table'], read_client_file(given['catalog']), store)
+    if given['catalog'] is not None:
+        raise click.UsageError('--catalog goes with --table-format iceberg')
+    from kbroker_tools.spark.lake.delta import DeltaLakeTable
+    return DeltaLakeTable(given['to_table'], store)
+
+
+def values_of(given: dict[str, Any]) -> ValueSchema | None:
+    """Return the format and the schema of the values that the options name."""
+    if given['value_format'] is None:
+        return None
+    from kbroker.client.config import read_client_file
+    from kbroker_tools.registry.decoding import ValueSchema
+    registry = read_client_file(given['registry_config']) if given['registry_config'] is not None else {}
+    return ValueSchema(given['value_format'], text_or_file(given['value_schema']), registry)
 
 
 def ingest(run: Run, output: Output, interval_s: float | None, give_up_after_s: float) -> None:

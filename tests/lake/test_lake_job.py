@@ -8,11 +8,13 @@ import signal
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from support.lake.catalogs import sql_catalog
 from support.spark.ingest_topics import Writer, add_partitions, consumed, create_topic, delete_topic
 
 from kbroker_tools.spark.ingest_source import IngestSource
 from kbroker_tools.spark.lake.columns import check_columns, is_extended
+from kbroker_tools.spark.lake.delta import DeltaLakeTable
 from kbroker_tools.spark.lake.iceberg import IcebergTable
 from kbroker_tools.spark.lake.job import TableJob
 from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, bundled
@@ -22,6 +24,7 @@ from kbroker_tools.spark.ledger import IngestError
 from kbroker_tools.spark.options import parse_options
 
 NUMBERS = itertools.count()
+COLUMNS = ('partition', 'offset', 'key', 'value')
 
 
 @pytest.fixture(scope='module')
@@ -36,42 +39,8 @@ def runner():
     runner.stop()
 
 
-@pytest.fixture
-def catalog(tmp_path):
-    return sql_catalog(tmp_path)
-
-
-@pytest.fixture
-def topic(shared_broker):
-    return create_topic(shared_broker.address, name=f'lake-job{next(NUMBERS)}')
-
-
-def job_of(shared_broker, catalog, *topics, table=None, options=(), **more):
-    source = IngestSource(shared_broker.address, topics, dict(options))
-    return TableJob(source, table or IcebergTable('lake.orders', catalog, {}), **more)
-
-
-def run(job, runner):
-    return job.run(runner, lambda ended, total: None)
-
-
-def rows_in(catalog, name='lake.orders', columns=('partition', 'offset', 'key', 'value')):
-    found = IcebergTable(name, catalog, {}).load('default').handle.scan().to_arrow()
-    return sorted(zip(*(found.column(each).to_pylist() for each in columns), strict=True))
-
-
-def files_in(tmp_path):
-    """Return the names of all data files and markers."""
-    return sorted(path.name for path in tmp_path.rglob('*') if path.suffix == '.parquet'
-                  or path.parent.name == 'kbroker-attempts')
-
-
-class Failing(IcebergTable):
-    """A table whose commits fail in planned ways, before or after they reach the catalog."""
-
-    def __init__(self, catalog, *, before=(), after=()):
-        super().__init__('lake.orders', catalog, {})
-        self.before, self.after, self.commits = list(before), list(after), 0
+class Failing:
+    """A table whose commits fail in planned ways, before or after they are sent."""
 
     def commit(self, state, record, files):
         self.commits += 1
@@ -89,31 +58,126 @@ class Failing(IcebergTable):
         what()
 
 
-def test_runs_add_what_a_consumer_receives_and_only_once(shared_broker, writer, topic, catalog, runner, tmp_path):
-    job = job_of(shared_broker, catalog, topic)
+def planning(table, *, before=(), after=()):
+    table.before, table.after, table.commits = list(before), list(after), 0
+    return table
+
+
+class IcebergTables:
+    """Tables of a catalog in SQLite."""
+
+    def __init__(self, directory):
+        self.settings = sql_catalog(directory)
+
+    def table(self, name='orders', kind=IcebergTable):
+        return kind(f'lake.{name}', self.settings, {})
+
+    def failing(self, **planned):
+        return planning(self.table(kind=type('FailingIceberg', (Failing, IcebergTable), {})), **planned)
+
+    def rows(self, *columns, name='orders'):
+        found = self.table(name).load('default').handle.scan().to_arrow()
+        return sorted(zip(*(found.column(each).to_pylist() for each in columns or COLUMNS), strict=True))
+
+    def go_back(self):
+        """Undo the newest commit."""
+        table = self.table().load('default').handle
+        with table.manage_snapshots() as change:
+            change.set_current_snapshot(table.history()[0].snapshot_id)
+
+    def delete_partition(self):
+        self.table().load('default').handle.delete('partition = 0')
+
+    def drop_column(self):
+        with self.table().load('default').handle.update_schema() as change:
+            change.delete_column('timestampType')
+
+
+class DeltaTables:
+    """Tables in a directory."""
+
+    def __init__(self, directory):
+        self.directory = directory / 'delta'
+
+    def table(self, name='orders', kind=DeltaLakeTable):
+        return kind(str(self.directory / name), {})
+
+    def failing(self, **planned):
+        return planning(self.table(kind=type('FailingDelta', (Failing, DeltaLakeTable), {})), **planned)
+
+    def opened(self, name='orders'):
+        return DeltaTable(str(self.directory / name))
+
+    def rows(self, *columns, name='orders'):
+        found = pa.table(QueryBuilder().register('t', self.opened(name)).execute('select * from t'))
+        return sorted(zip(*(found.column(each).to_pylist() for each in columns or COLUMNS), strict=True))
+
+    def go_back(self):
+        """Undo the newest commit."""
+        table = self.opened()
+        table.restore(table.version() - 1)
+
+    def delete_partition(self):
+        self.opened().delete('partition = 0')
+
+    def drop_column(self):
+        table = self.opened()
+        fields = [field for field in table.schema().fields if field.name != 'timestampType']
+        rows = pa.table(QueryBuilder().register('t', table).execute(
+            f'select {", ".join(f"`{field.name}`" for field in fields)} from t'))
+        write_deltalake(table, rows, mode='overwrite', schema_mode='overwrite')
+
+
+@pytest.fixture(params=[IcebergTables, DeltaTables], ids=['iceberg', 'delta'])
+def tables(request, tmp_path):
+    return request.param(tmp_path)
+
+
+@pytest.fixture
+def topic(shared_broker):
+    return create_topic(shared_broker.address, name=f'lake-job{next(NUMBERS)}')
+
+
+def job_of(shared_broker, tables, *topics, table=None, options=(), **more):
+    source = IngestSource(shared_broker.address, topics, dict(options))
+    return TableJob(source, table or tables.table(), **more)
+
+
+def run(job, runner):
+    return job.run(runner, lambda ended, total: None)
+
+
+def files_in(tmp_path):
+    """Return the names of all data files and markers."""
+    return sorted(path.name for path in tmp_path.rglob('*') if path.suffix == '.parquet'
+                  or path.parent.name in ('kbroker-attempts', '_kbroker'))
+
+
+def test_runs_add_what_a_consumer_receives_and_only_once(shared_broker, writer, topic, tables, runner, tmp_path):
+    job = job_of(shared_broker, tables, topic)
     for ends in (['commit', 'abort', 'commit'], [], ['abort'], ['commit']):
         for end in ends:
             writer.write(topic, 20, end)
         result = run(job, runner)
         assert (result.run is None) == (not ends)
-        assert rows_in(catalog) == consumed(shared_broker.address, topic)
+        assert tables.rows() == consumed(shared_broker.address, topic)
     assert (result.rows, result.lag, result.undecoded) == (20, 0, None)
     assert not [name for name in files_in(tmp_path) if 'parquet' not in name]
 
 
-def test_an_audit_has_the_rows_of_aborted_transactions_and_no_others(shared_broker, writer, topic, catalog, runner):
+def test_an_audit_has_the_rows_of_aborted_transactions_and_no_others(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 4, 'abort', value='gone')
     writer.write(topic, 4, 'commit')
-    job = job_of(shared_broker, catalog, topic, is_aborted=True, options={'includeTransactions': 'true'})
+    job = job_of(shared_broker, tables, topic, is_aborted=True, options={'includeTransactions': 'true'})
     assert run(job, runner).rows == 4
-    assert [row[:1] for row in rows_in(catalog, columns=('value', 'offset'))] == [(b'gone',)] * 4
-    assert {row for row in rows_in(catalog, columns=('outcome',))} == {('aborted',)}
+    assert [row[:1] for row in tables.rows('value', 'offset')] == [(b'gone',)] * 4
+    assert {row for row in tables.rows('outcome')} == {('aborted',)}
     writer.write(topic, 2, 'abort')
     assert run(job, runner).rows == 2
 
 
-def test_a_transaction_that_is_open_waits_for_a_later_run_of_either_kind(shared_broker, writer, topic, catalog, runner):
-    job, audit = (job_of(shared_broker, catalog, topic, table=IcebergTable(f'lake.{name}', catalog, {}),
+def test_a_transaction_that_is_open_waits_for_a_later_run_of_either_kind(shared_broker, writer, topic, tables, runner):
+    job, audit = (job_of(shared_broker, tables, topic, table=tables.table(name),
                          is_aborted=name == 'audit') for name in ('orders', 'audit'))
     writer.write(topic, 4, None)
     assert (run(job, runner).rows, run(audit, runner).rows) == (0, 0)
@@ -121,41 +185,41 @@ def test_a_transaction_that_is_open_waits_for_a_later_run_of_either_kind(shared_
     assert (run(job, runner).rows, run(audit, runner).rows) == (0, 4)
 
 
-def test_two_jobs_write_to_one_table_each_with_its_offsets(shared_broker, writer, topic, catalog, runner):
+def test_two_jobs_write_to_one_table_each_with_its_offsets(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 10)
     for name in ('one', 'two'):
-        assert run(job_of(shared_broker, catalog, topic, name=name), runner).rows == 10
-        assert run(job_of(shared_broker, catalog, topic, name=name), runner).rows == 0
-    assert len(rows_in(catalog)) == 20
+        assert run(job_of(shared_broker, tables, topic, name=name), runner).rows == 10
+        assert run(job_of(shared_broker, tables, topic, name=name), runner).rows == 0
+    assert len(tables.rows()) == 20
 
 
-def test_a_job_gets_another_topic_and_more_partitions(shared_broker, writer, topic, catalog, runner):
+def test_a_job_gets_another_topic_and_more_partitions(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 10)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     other = create_topic(shared_broker.address, name=f'{topic}-other')
     writer.write(other, 6)
     add_partitions(shared_broker.address, topic, 3)
     more = Writer(shared_broker.address, 'lake-job-more')   # it knows the new partition
     more.write(topic, 9, partitions=3)
-    assert run(job_of(shared_broker, catalog, topic, other), runner).rows == 15
+    assert run(job_of(shared_broker, tables, topic, other), runner).rows == 15
 
 
-def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, catalog, runner):
+def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, tables, runner):
     for _ in range(3):
         writer.write(topic, 1, value='x' * 60_000)
-    assert run(job_of(shared_broker, catalog, topic, target_bytes=50_000, options={'batchBytes': '1'}),
+    assert run(job_of(shared_broker, tables, topic, target_bytes=50_000, options={'batchBytes': '1'}),
                runner).files == 3
 
 
 # ---- refusals
 
-def test_a_topic_that_was_recreated_is_refused(shared_broker, writer, topic, catalog, runner):
+def test_a_topic_that_was_recreated_is_refused(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 2)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     delete_topic(shared_broker.address, topic)
     create_topic(shared_broker.address, name=topic)
     with pytest.raises(IngestError, match=f'topic {topic} was recreated.*give another --job or table'):
-        run(job_of(shared_broker, catalog, topic), runner)
+        run(job_of(shared_broker, tables, topic), runner)
 
 
 @pytest.mark.parametrize(('change', 'message'), [
@@ -164,53 +228,49 @@ def test_a_topic_that_was_recreated_is_refused(shared_broker, writer, topic, cat
     ({'options': {'isolation': 'read_uncommitted'}}, 'job default has isolation read_committed, but this run has'),
     ({'partition_by': ['topic']}, 'found partitioning by nothing, but --partition-by has topic'),
 ])
-def test_other_options_than_those_of_the_last_run_are_refused(shared_broker, writer, topic, catalog, runner, change,
+def test_other_options_than_those_of_the_last_run_are_refused(shared_broker, writer, topic, tables, runner, change,
                                                               message):
     writer.write(topic, 2)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     with pytest.raises(IngestError, match=message):
-        run(job_of(shared_broker, catalog, topic, **change), runner)
+        run(job_of(shared_broker, tables, topic, **change), runner)
 
 
-def test_a_job_that_may_add_columns_does_so(shared_broker, writer, topic, catalog, runner):
+def test_a_job_that_may_add_columns_does_so(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 2)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     writer.write(topic, 2)
-    more = job_of(shared_broker, catalog, topic, options={'includeHeaders': 'true'}, may_add_columns=True)
+    more = job_of(shared_broker, tables, topic, options={'includeHeaders': 'true'}, may_add_columns=True)
     assert run(more, runner).rows == 2
-    assert len(rows_in(catalog)) == 4
+    assert len(tables.rows()) == 4
 
 
 @pytest.mark.parametrize('name', ['', 'a b', 'a/b', 'x' * 101, 'ä'])
-def test_a_job_has_a_name_that_files_can_have(shared_broker, catalog, name):
+def test_a_job_has_a_name_that_files_can_have(shared_broker, tables, name):
     with pytest.raises(IngestError, match='--job: found'):
-        job_of(shared_broker, catalog, 'topic', name=name)
+        job_of(shared_broker, tables, 'topic', name=name)
 
 
-def test_a_table_of_another_cluster_is_refused(shared_broker, writer, topic, catalog, runner):
+def test_a_table_of_another_cluster_is_refused(shared_broker, broker, writer, topic, tables, runner):
     writer.write(topic, 2)
-    job = job_of(shared_broker, catalog, topic)
+    job = job_of(shared_broker, tables, topic)
     run(job, runner)
-    table = job.table.load('default').handle
-    table.transaction().set_properties({'kbroker.ingest.default': table.properties['kbroker.ingest.default'].replace(
-        '"cluster_id":"', '"cluster_id":"another-')}).commit_transaction()
-    with pytest.raises(IngestError, match='job default has ingested cluster another-'):
-        run(job, runner)
+    create_topic(broker.address, name=topic)
+    with pytest.raises(IngestError, match=r'job default has ingested cluster \S+, but \S+ is cluster'):
+        run(job_of(broker, tables, topic), runner)
 
 
-def test_a_rollback_is_refused_until_it_is_accepted(shared_broker, writer, topic, catalog, runner):
-    job = job_of(shared_broker, catalog, topic)
+def test_a_rollback_is_refused_until_it_is_accepted(shared_broker, writer, topic, tables, runner):
+    job = job_of(shared_broker, tables, topic)
     for _ in range(2):
         writer.write(topic, 10)
         run(job, runner)
-    table = job.table.load('default').handle
-    with table.manage_snapshots() as change:
-        change.set_current_snapshot(table.history()[0].snapshot_id)
+    tables.go_back()
     writer.write(topic, 10)
     with pytest.raises(IngestError, match='--accept-rollback continues'):
         run(job, runner)
-    assert run(job_of(shared_broker, catalog, topic, accepts_rollback=True), runner).rows == 10
-    assert len(rows_in(catalog)) == 20
+    assert run(job_of(shared_broker, tables, topic, accepts_rollback=True), runner).rows == 10
+    assert len(tables.rows()) == 20
     writer.write(topic, 10)
     assert run(job, runner).rows == 10
 
@@ -218,37 +278,37 @@ def test_a_rollback_is_refused_until_it_is_accepted(shared_broker, writer, topic
 # ---- commits that fail
 
 @pytest.mark.parametrize('error', [Refused('moved'), ReplyLost('no reply')])
-def test_a_commit_that_did_not_arrive_is_sent_again_with_the_same_files(shared_broker, writer, topic, catalog, runner,
+def test_a_commit_that_did_not_arrive_is_sent_again_with_the_same_files(shared_broker, writer, topic, tables, runner,
                                                                         tmp_path, error):
     writer.write(topic, 10)
-    job = job_of(shared_broker, catalog, topic, table=Failing(catalog, before=[error]))
+    job = job_of(shared_broker, tables, topic, table=tables.failing(before=[error]))
     assert run(job, runner).rows == 10
     assert job.table.commits == 2
-    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert tables.rows() == consumed(shared_broker.address, topic)
     assert len(files_in(tmp_path)) == 1
 
 
-def test_a_commit_whose_reply_is_lost_counts_once(shared_broker, writer, topic, catalog, runner, tmp_path):
+def test_a_commit_whose_reply_is_lost_counts_once(shared_broker, writer, topic, tables, runner, tmp_path):
     writer.write(topic, 10)
-    job = job_of(shared_broker, catalog, topic, table=Failing(catalog, after=[ReplyLost('no reply')]))
+    job = job_of(shared_broker, tables, topic, table=tables.failing(after=[ReplyLost('no reply')]))
     assert run(job, runner).version == job.table.load('default').version
     assert job.table.commits == 1
-    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert tables.rows() == consumed(shared_broker.address, topic)
     assert len(files_in(tmp_path)) == 1
 
 
-def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_broker, writer, topic, catalog, runner,
+def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_broker, writer, topic, tables, runner,
                                                                       tmp_path):
     writer.write(topic, 10)
-    table = Failing(catalog, after=[ReplyLost('no reply')])
-    job = job_of(shared_broker, catalog, topic, table=table)
+    table = tables.failing(after=[ReplyLost('no reply')])
+    job = job_of(shared_broker, tables, topic, table=table)
 
-    loads = itertools.count()
+    loads, load_now = itertools.count(), table.load
 
     def load(name):
         if next(loads) > 1:
-            raise SourceUnavailable('the catalog is down')
-        return IcebergTable.load(table, name)
+            raise SourceUnavailable('the tables is down')
+        return load_now(name)
 
     table.load = load
     with pytest.raises(SourceUnavailable, match='in the table, or not; the next run finds out'):
@@ -256,57 +316,49 @@ def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_bro
     del table.load
     assert len(files_in(tmp_path)) == 2
     assert run(job, runner).rows == 0
-    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    assert tables.rows() == consumed(shared_broker.address, topic)
     assert len(files_in(tmp_path)) == 1
 
 
-def test_a_run_that_another_driver_wins_deletes_its_files_and_starts_again(shared_broker, writer, topic, catalog,
+def test_a_run_that_another_driver_wins_deletes_its_files_and_starts_again(shared_broker, writer, topic, tables,
                                                                            runner, tmp_path):
     writer.write(topic, 10)
-    other = job_of(shared_broker, catalog, topic)
-    run(job_of(shared_broker, catalog, topic), runner)
+    other = job_of(shared_broker, tables, topic)
+    run(job_of(shared_broker, tables, topic), runner)
     writer.write(topic, 10)
-    table = Failing(catalog, before=[lambda: run(other, runner)])
-    assert run(job_of(shared_broker, catalog, topic, table=table), runner).run is None
-    assert rows_in(catalog) == consumed(shared_broker.address, topic)
+    table = tables.failing(before=[lambda: run(other, runner)])
+    assert run(job_of(shared_broker, tables, topic, table=table), runner).run is None
+    assert tables.rows() == consumed(shared_broker.address, topic)
     assert len(files_in(tmp_path)) == 2
 
 
 def test_another_program_that_writes_in_between_moves_the_commit_and_not_the_rows(shared_broker, writer, topic,
-                                                                                 catalog, runner):
+                                                                                 tables, runner):
     writer.write(topic, 10)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     writer.write(topic, 10)
 
-    def foreign():
-        handle = IcebergTable('lake.orders', catalog, {}).load('default').handle
-        handle.delete('partition = 0')
-
-    table = Failing(catalog, before=[foreign])
-    assert run(job_of(shared_broker, catalog, topic, table=table), runner).rows == 10
+    table = tables.failing(before=[tables.delete_partition])
+    assert run(job_of(shared_broker, tables, topic, table=table), runner).rows == 10
     assert table.commits == 2
-    assert len(rows_in(catalog)) == 15
+    assert len(tables.rows()) == 15
 
 
-def test_a_column_that_is_dropped_in_between_is_refused_and_nothing_is_committed(shared_broker, writer, topic, catalog,
+def test_a_column_that_is_dropped_in_between_is_refused_and_nothing_is_committed(shared_broker, writer, topic, tables,
                                                                                 runner):
     writer.write(topic, 10)
-    run(job_of(shared_broker, catalog, topic), runner)
+    run(job_of(shared_broker, tables, topic), runner)
     writer.write(topic, 10)
 
-    def drop():
-        with IcebergTable('lake.orders', catalog, {}).load('default').handle.update_schema() as change:
-            change.delete_column('timestampType')
-
-    table = Failing(catalog, before=[drop])
+    table = tables.failing(before=[tables.drop_column])
     with pytest.raises(IngestError, match='found no column timestampType'):
-        run(job_of(shared_broker, catalog, topic, table=table), runner)
-    assert len(rows_in(catalog)) == 10
+        run(job_of(shared_broker, tables, topic, table=table), runner)
+    assert len(tables.rows()) == 10
 
 
-def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, catalog, runner, tmp_path, monkeypatch):
+def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, tables, runner, tmp_path, monkeypatch):
     writer.write(topic, 10)
-    job = job_of(shared_broker, catalog, topic)
+    job = job_of(shared_broker, tables, topic)
 
     class Broken:
         def __init__(self, inner):
@@ -316,7 +368,8 @@ def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, catalog,
             self.inner.write(rows, name)
             raise OSError(errno.ENOSPC, 'no space left')
 
-    monkeypatch.setattr(job.table, 'writer', lambda *of: Broken(IcebergTable.writer(job.table, *of)))
+    writer_now = job.table.writer
+    monkeypatch.setattr(job.table, 'writer', lambda *of: Broken(writer_now(*of)))
     with pytest.raises(OSError, match='no space left'):
         run(job, runner)
     assert files_in(tmp_path) == []

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbroker_tools.spark.identity import Identity, identify
 from kbroker_tools.spark.ingest_source import (
@@ -31,7 +31,7 @@ from kbroker_tools.spark.ingest_source import (
 )
 from kbroker_tools.spark.lake import leftovers
 from kbroker_tools.spark.lake.columns import check_columns, is_extended
-from kbroker_tools.spark.lake.rows import Rows, TableWork, Totals, ValueDecoder, bundled
+from kbroker_tools.spark.lake.rows import Rows, TableWork, Totals, bundled
 from kbroker_tools.spark.lake.runners import Advance, Runner
 from kbroker_tools.spark.lake.table_format import (
     Attempt,
@@ -52,20 +52,14 @@ from kbroker_tools.spark.tasks import open_place
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kbroker_tools.registry.decoding import ValueSchema
+
 JOB_NAME = re.compile(r'[A-Za-z0-9_.-]{1,100}')
 COMMITS = 50
 """The commits of one run that other programs may make fail. Between two of them is a growing pause."""
 LOST_RUNS = 5
 """The runs that other drivers of the same job may win before this one gives up."""
 TARGET_BYTES = 128 * MIB
-
-
-class ValueSchema(Protocol):
-    """The format of values, as the user names it."""
-
-    def decoder(self, topics: Sequence[str], recorded: Sequence[str] | None, evolve: bool) -> ValueDecoder:
-        """Return the decoder of a run. `recorded` is the `shape` of the decoder of the last run. With `evolve`, a newer
-        schema with more fields may take its place."""
 
 
 @dataclass

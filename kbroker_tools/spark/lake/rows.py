@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kbroker_tools.spark.lake.table_format import FileWriter
 from kbroker_tools.spark.options import MIB, Options
@@ -18,24 +18,12 @@ from kbroker_tools.spark.tasks import rows_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kbroker_tools.registry.decoding import ValueDecoder
+
 UNDECODED = 'value_undecoded'
 ABORTED = 'aborted'
 LEAST_BYTES = 8 * MIB
 """The least bytes of the log for a task. So a run over little data writes few files, and starts few processes."""
-
-
-class ValueDecoder(Protocol):
-    """A decoder of values. It can be pickled."""
-
-    type: Any
-    """The Arrow type of decoded values, a struct."""
-    shape: list[str]
-    """The format and the schema. The next runs of the job have to decode in the same way."""
-    needs_headers: bool
-    """True if a header may name the schema of a value."""
-
-    def decode(self, values: pa.Array, headers: pa.Array | None) -> tuple[pa.Array, pa.Array]:
-        """Return the decoded values, and the bytes of those that cannot be decoded. Both have null elsewhere."""
 
 
 @dataclass(frozen=True)
