@@ -8,6 +8,7 @@ from support.lake.iceberg_runs import COLUMNS, offsets_in, prepare, record_of, r
 
 from kbroker_tools.spark.lake.iceberg import IcebergTable
 from kbroker_tools.spark.lake.table_format import Attempt, Refused
+from kbroker_tools.spark.ledger import IngestError
 
 
 @pytest.fixture
@@ -113,6 +114,24 @@ def test_only_manifests_that_can_name_an_attempt_are_read(table, monkeypatch):
     assert table.committed_files(state, Attempt('default', 6)) == set()
     assert table.committed_files(state, Attempt('default', 5)) == set()
     assert len(read) == 5
+
+
+def test_a_record_that_another_program_removed_is_missed(table):
+    run(table, 0)
+    handle_of(table).append(rows_of(7))
+    with handle_of(table).transaction() as change:
+        change.remove_properties('kbroker.ingest.default')
+    with pytest.raises(IngestError, match=r'found no such property, but snapshot \d+ has rows of the job'):
+        table.load('default')
+    assert table.load('other').record is None
+
+
+def test_files_are_parquet_in_a_table_of_another_format(table):
+    with handle_of(table).transaction() as change:
+        change.set_properties({'write.format.default': 'orc'})
+    run(table, 0)
+    assert offsets_in(table) == [0]
+    assert handle_of(table).inspect.files().column('file_format').to_pylist() == ['PARQUET']
 
 
 def test_a_column_of_others_is_null_in_new_rows(table):

@@ -76,7 +76,12 @@ class CatalogSettings:
                               '"kbroker[iceberg]"')
         quiet()
         try:
-            return self._open()
+            try:
+                return self._open()
+            except Exception as error:
+                if 'already exists' not in str(error):
+                    raise
+                return self._open()     # another driver made the tables of a new SQL catalog at the same time
         except Exception as error:
             raise explained(error, self.where) from error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +71,19 @@ class IcebergTable:
         return self._opened
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-        from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+        from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
         catalog, (namespace, _) = self._catalog(), self._identifier()
-        try:
-            if not catalog.namespace_exists(namespace):
-                with suppress(NamespaceAlreadyExistsError):     # another program was faster
-                    catalog.create_namespace(namespace)
-            columns = self._with_ids(schema)
+        columns = self._with_ids(schema)
+
+        def create_table() -> None:
             catalog.create_table(self.name, columns, partition_spec=_partition_spec(columns, partition_by),
                                  properties=_properties(schema))
+        try:
+            try:
+                create_table()
+            except NoSuchNamespaceError:
+                _create_namespace(catalog, namespace)
+                create_table()
         except TableAlreadyExistsError:
             pass                        # another driver was faster
         except Exception as error:
@@ -119,10 +122,21 @@ class IcebergTable:
         current = table.metadata.current_snapshot_id
         version = str(current) if current is not None else None
         if text is None:
+            self._check_no_run(table, job)
             return State(table, schema, _partition_by(table), None, version=version)
         record, sequence_number = self._record(job, text)
         return State(table, schema, _partition_by(table), record,
                      _rolled_back(table, record, sequence_number), version)
+
+    def _check_no_run(self, table: Table, job: str) -> None:
+        """Raise IngestError if the record of the job is gone. Without it, all rows would be ingested again."""
+        current = table.current_snapshot()
+        for each in _ancestors(table, current) if current else ():
+            if each.summary is not None and PROPERTY + job in each.summary.additional_properties:
+                raise IngestError(f'{record_text(self.name, job)}: found no such property, but snapshot '
+                                  f'{each.snapshot_id} has rows of the job: another program removed the property; set '
+                                  'it to the text in the summary of the snapshot, or give another --job to ingest all '
+                                  'rows again')
 
     def _record(self, job: str, text: str) -> tuple[JobRecord, int]:
         where = record_text(self.name, job)
@@ -162,7 +176,7 @@ class IcebergTable:
             'snapshots': [], 'snapshot_log': [], 'metadata_log': [], 'refs': {}, 'statistics': [],
             'partition_statistics': [], 'partition_specs': [without_core(metadata.spec())],
             'properties': {name: value for name, value in metadata.properties.items() if not name.startswith(PROPERTY)}
-            | {'write.data.path': f'{self._location}/{self.directory(attempt)}',
+            | {'write.format.default': 'parquet', 'write.data.path': f'{self._location}/{self.directory(attempt)}',
                'write.py-location-provider.impl': 'kbroker_tools.spark.lake.iceberg_private.NamedLocations'}}))
 
     def commit(self, state: State, record: JobRecord, files: Sequence[bytes]) -> str:
@@ -249,6 +263,14 @@ class IcebergWriter:
         metadata = self.metadata.model_copy(update={'properties': self.metadata.properties | {FILE_NAME: name}})
         found = self.access.use(lambda io: write_files(metadata, rows, io))
         return [pickle.dumps((metadata.default_spec_id, each)) for each in found]
+
+
+def _create_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    try:
+        catalog.create_namespace(namespace)
+    except Exception:                   # catalogs report in several ways that another driver was faster
+        if not catalog.namespace_exists(namespace):
+            raise
 
 
 def _was_not_sent(error: Exception) -> bool:
