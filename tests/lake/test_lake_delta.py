@@ -1,9 +1,15 @@
 """Runs of a job on a Delta table: the record of the job, commits that race or lose their reply, and other programs."""
-import pytest
-from delta_steps import CLUSTER, TOPIC_ID, Job
-from deltalake import DeltaTable
+import os
 
-from kbroker_tools.spark.lake.table_format import Refused
+import pyarrow as pa
+import pytest
+from delta_steps import CLUSTER, SCHEMA, TOPIC_ID, Job
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kbroker_tools.spark.lake.delta_log import DeltaLog
+from kbroker_tools.spark.lake.table_format import Refused, ReplyLost
+from kbroker_tools.spark.ledger import IngestError
 
 
 @pytest.fixture
@@ -74,3 +80,148 @@ def test_a_refused_commit_can_be_committed_on_the_state_after_another_program(jo
         job.table.commit(state, record, files)
     job.table.commit(job.load(), record, files)
     assert job.offsets() == list(range(1, 10))
+
+
+def test_a_lost_reply_is_decided_by_the_next_load(job, monkeypatch):
+    commit = DeltaTable.create_write_transaction
+
+    def lose(*arguments, **options):
+        commit(*arguments, **options)
+        raise OSError('Generic S3 error: the connection was reset')
+    monkeypatch.setattr(DeltaTable, 'create_write_transaction', lose)
+    state = job.load()
+    record, files = job.prepare(state, 5)
+    with pytest.raises(ReplyLost, match='the connection was reset'):
+        job.table.commit(state, record, files)
+    assert job.load().record == record
+    assert job.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_request_that_was_lost_leaves_the_state_as_before(job, monkeypatch):
+    state = job.load()
+    record, files = job.prepare(state, 5)
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, 'create_write_transaction', lambda *_, **__: fail(OSError('HTTP error')))
+        with pytest.raises(ReplyLost):
+            job.table.commit(state, record, files)
+    assert job.load().record is None
+    job.table.commit(job.load(), record, files)
+    assert job.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_lasting_error_is_reported_only_if_nothing_was_committed(job, monkeypatch):
+    job.run(5)
+    commit = DeltaTable.create_write_transaction
+    for is_committed, expected in ((False, IngestError), (True, ReplyLost)):
+        state = job.load()
+        record, files = job.prepare(state, 5)
+
+        def denied(*arguments, is_committed=is_committed, **options):
+            if is_committed:
+                commit(*arguments, **options)
+            raise DeltaError('403 Forbidden')
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, 'create_write_transaction', denied)
+            with pytest.raises(expected, match='403 Forbidden; check the rights'):
+                job.table.commit(state, record, files)
+
+
+def test_facts_of_a_driver_that_died_before_its_files_are_not_valid(job, monkeypatch):
+    """The property is a commit before the commit of the files."""
+    for number in range(2):  # the first run of a job, and a run with other facts
+        before = job.load().record
+        state = job.load()
+        record, files = job.prepare(state, 5, shape={'columns': [f'column {number}']})
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, 'create_write_transaction', lambda *_, **__: fail(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                job.table.commit(state, record, files)
+        assert job.load().version != state.version
+        assert job.load().record == before
+        other = job.prepare(job.load(), 3, shape={'columns': ['other']})
+        job.table.commit(job.load(), *other)
+        assert job.load().record == other[0]
+
+
+def test_a_driver_with_other_facts_cannot_come_between_property_and_files(job, monkeypatch):
+    job.run(5)
+    commit = DeltaTable.create_write_transaction
+    other = Job(job.table.name)
+
+    def between(*arguments, **options):
+        monkeypatch.setattr(DeltaTable, 'create_write_transaction', commit)
+        other.run(3, shape={'columns': ['other']})
+        commit(*arguments, **options)
+    monkeypatch.setattr(DeltaTable, 'create_write_transaction', between)
+    with pytest.raises(Refused):
+        job.run(5, shape={'columns': ['this']})
+    assert job.load().record.shape == {'columns': ['other']}
+    assert job.offsets() == list(range(8))
+
+
+def test_two_drivers_create_the_table_at_once(job):
+    job.table.create(SCHEMA, [])
+    Job(job.table.name).table.create(SCHEMA, ['topic'])
+    assert job.load().partition_by == []
+
+
+@pytest.mark.parametrize('partition_by', [['value'], ['timestamp']])
+def test_a_column_that_cannot_partition_a_delta_table_is_refused(job, partition_by):
+    with pytest.raises(IngestError, match=f'--partition-by: found {partition_by[0]} of type'):
+        job.table.create(SCHEMA, partition_by)
+
+
+def test_columns_that_delta_does_not_have_are_refused(job):
+    with pytest.raises(IngestError, match='found column time of type time64'):
+        job.table.create(pa.schema([('time', pa.time64('us'))]), [])
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / 'file').write_text('')
+    table = Job(tmp_path / 'file' / 'table').table
+    with pytest.raises(Exception, match='file/table'):
+        table.load('default')
+        table.create(SCHEMA, [])
+
+
+def test_a_location_has_one_form_for_all_processes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Job('a table').run(5)
+    for form in ('a table/', f'{tmp_path}/a table', f'file://{tmp_path}/a%20table'):
+        assert Job(form).offsets() == [0, 1, 2, 3, 4]
+
+
+def test_the_files_of_the_log_are_synced_before_a_commit_and_after_it(job, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, 'fsync', lambda descriptor: (
+        synced.append(os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))), fsync(descriptor)))
+    commit = DeltaTable.create_write_transaction
+    monkeypatch.setattr(DeltaTable, 'create_write_transaction', lambda *arguments, **options: (
+        synced.append('commit'), commit(*arguments, **options)))
+    job.run(1)
+    table = DeltaTable(job.table.name)
+    table.create_checkpoint()
+    state = Job(job.table.name).load()
+    record, files = job.prepare(state, 1)
+    synced.clear()
+    Job(job.table.name).table.commit(state, record, files)
+    at = synced.index('commit')
+    assert {f'{2:020d}.json', f'{2:020d}.checkpoint.parquet', '_last_checkpoint', '_delta_log'} <= {*synced[:at]}
+    assert f'{1:020d}.json' not in synced
+    assert {f'{3:020d}.json', '_delta_log'} <= {*synced[at:]}
+
+
+def test_a_commit_that_cannot_be_synced_is_no_success_but_in_the_table(job, monkeypatch):
+    state = job.load()
+    record, files = job.prepare(state, 5)
+    sync = DeltaLog.sync
+    monkeypatch.setattr(DeltaLog, 'sync', lambda log, version: (
+        fail(OSError('input/output error')) if version == 2 else sync(log, version)))
+    with pytest.raises(OSError, match='input/output error'):
+        job.table.commit(state, record, files)
+    assert job.load().record == record
+
+
+def fail(error):
+    raise error

@@ -95,7 +95,7 @@ class DeltaLakeTable:
                 raise IngestError(f'--partition-by: found {name} of type {wanted.field(name).type}, expected a string, '
                                   'an integer, a boolean or the date for a Delta table')
         try:
-            made = DeltaTable.create(self._where, Schema.from_arrow(wanted), mode='ignore',
+            made = DeltaTable.create(self._where, self._delta_schema(wanted), mode='ignore',
                                      partition_by=list(partition_by), storage_options=self._settings)
             self._opened_log().sync(made.version())
         except (DeltaError, OSError, ValueError) as error:
@@ -108,6 +108,15 @@ class DeltaLakeTable:
         if DATE in partition_by and DATE not in schema.names:
             return schema.append(pa.field(DATE, pa.date32()))
         return schema
+
+    def _delta_schema(self, schema: pa.Schema) -> Schema:
+        for field in schema:
+            try:
+                Schema.from_arrow(pa.schema([field]))
+            except Exception:  # delta-rs raises no narrower class here
+                raise IngestError(f'{self.name}: found column {field.name} of type {field.type}, expected a type that '
+                                  'Delta tables have') from None
+        return Schema.from_arrow(schema)
 
     def _open(self) -> DeltaTable | None:
         try:
@@ -208,7 +217,7 @@ class DeltaLakeTable:
         new = pa.schema([field for field in schema if is_extended(state.schema, pa.schema([field]))])
         if not new.names:
             return
-        fields: list[Field] = Schema.from_arrow(new).fields
+        fields: list[Field] = self._delta_schema(new).fields
         try:
             state.handle.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError as error:
@@ -236,7 +245,7 @@ class DeltaLakeTable:
             self._set_property(loaded, record)
             version = loaded.table.version() + 1
             loaded.table.create_write_transaction(
-                [_add_action(each) for each in files], 'append', loaded.table.schema(), state.partition_by,
+                [AddAction(**json.loads(each)) for each in files], 'append', loaded.table.schema(), state.partition_by,
                 commit_properties=CommitProperties(
                     {'kbroker.job': record.job, 'kbroker.run': record.run, 'kbroker.attempt': record.attempt}, 0,
                     [Transaction(*each) for each in marks(record).items() if loaded.txns.get(each[0]) != each[1]]))
@@ -260,7 +269,7 @@ class DeltaLakeTable:
         """Replace the property if the facts of the job have changed. Then the state is the version with it."""
         where, runs = record_text(self.name, record.job), versions(loaded.txns, record.job, 'run')
         found = read_facts(where, loaded.table.metadata().configuration, record.job)
-        text = changed_facts(record, valid_facts(found, max(runs, default=0)))
+        text = changed_facts(record, found, max(runs, default=0))
         if text is None:
             return
         # The first property brings this txn action. So a table with the property and without the action is a clone.
@@ -286,7 +295,3 @@ class DeltaLakeTable:
             if attempt.run in versions(commit.txns, attempt.job, 'run'):
                 return {unquote(path) for path in commit.added} if is_of(commit.txns, attempt) else set()
         return None
-
-
-def _add_action(entry: bytes) -> AddAction:
-    return AddAction(**json.loads(entry))

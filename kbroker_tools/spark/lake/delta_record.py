@@ -111,12 +111,18 @@ def read_facts(where: str, properties: Mapping[str, str], job: str) -> Facts | N
     return dict(found)
 
 
-def changed_facts(record: JobRecord, valid: Facts | None) -> str | None:
-    """Return the property for a record whose facts differ from the valid ones. Return None if they are equal."""
+def changed_facts(record: JobRecord, found: Facts | None, run: int) -> str | None:
+    """Return the property that a commit of the record needs. Return None if the one that was found becomes valid with
+    it. `run` is the newest run in the table.
+
+    The facts that are valid now do not matter: a driver that died may have left newer ones, which the number of the run
+    would make valid.
+    """
     topics = sorted({topic for topic, _ in record.offsets} | record.topic_ids.keys())
     facts = {'version': VERSION, 'cluster_id': record.cluster_id, 'shape': json.loads(json.dumps(record.shape)),
              'topics': {topic: record.topic_ids.get(topic) for topic in topics}}
-    if valid is not None and all(valid[name] == facts[name] for name in facts):
+    after, valid = valid_facts(found, record.run), valid_facts(found, run)
+    if after is not None and all(after[name] == facts[name] for name in facts):
         return None
     previous = valid and {name: valid[name] for name in (*facts, 'run')}
     return json.dumps({**facts, 'run': record.run, 'previous': previous})
