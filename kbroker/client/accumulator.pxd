@@ -37,5 +37,6 @@ cdef class PartitionQueue:
     cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
                              Clock clock, Py_ssize_t *added_bytes) except -1
     cdef int begin(self, Clock clock) except -1
+    cdef int64_t due_at_ms(self, int64_t linger_ms) except -1
     cdef Py_ssize_t place_of(self, ProducerBatch batch) except -1
     cpdef close_open(self)

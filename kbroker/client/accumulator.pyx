@@ -11,13 +11,15 @@ too, and are put back before the retry.
 """
 from collections import deque
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from kbroker.base.clock cimport Clock
 from kbroker.client.partition_buffer cimport PartitionBuffer, SpareBuffers
 from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
 
 from kbroker.client.producer_id import ProducerIdAndEpoch
+
+cdef int64_t NEVER_MS = INT64_MAX
 
 SEQUENCES = 1 << 31
 """The number of sequence numbers: the first is 0, and 2147483647 is followed by 0 again."""
@@ -161,12 +163,18 @@ cdef class PartitionQueue:
 
         0 means now. None means that the queue waits for more records or for answers.
         """
+        cdef int64_t found = self.due_at_ms(linger_ms)
+        return None if found == NEVER_MS else found
+
+    cdef int64_t due_at_ms(self, int64_t linger_ms) except -1:
+        """Return the same time as `due_ms`, or NEVER_MS instead of None."""
+        cdef ProducerBatch first
         if self.waiting:
             first = self.waiting[0]
-            if self.in_flight and (first.attempts or self.in_flight[0].attempts):
-                return None
+            if self.in_flight and (first.attempts or (<ProducerBatch>self.in_flight[0]).attempts):
+                return NEVER_MS
             return first.retry_at_ms
-        return None if self.open is None else self.open.created_ms + linger_ms
+        return NEVER_MS if self.open is None else self.open.created_ms + linger_ms
 
     def take(self, producer):
         """Move the first waiting batch to the batches in flight, and return it. Number it if there is a producer id.
@@ -244,3 +252,39 @@ cdef class PartitionQueue:
         dropped = list(self.waiting)
         self.waiting.clear()
         return dropped
+
+
+def due_queues(list queues not None, int64_t now_ms, int64_t linger_ms):
+    """Return the queues whose next batch may be sent at `now_ms`.
+
+    A producer searches all its queues several times for each request.
+    """
+    cdef PartitionQueue queue
+    cdef list due = []
+    for queue in queues:
+        if queue.due_at_ms(linger_ms) <= now_ms:
+            due.append(queue)
+    return due
+
+
+def next_due_ms(list queues not None, int64_t after_ms, int64_t linger_ms):
+    """Return the earliest time after `after_ms` at which a batch of any queue may be sent. Return None if there is no
+    such time.
+    """
+    cdef PartitionQueue queue
+    cdef int64_t found, earliest = NEVER_MS
+    for queue in queues:
+        found = queue.due_at_ms(linger_ms)
+        if after_ms < found < earliest:
+            earliest = found
+    return None if earliest == NEVER_MS else earliest
+
+
+def expired_queues(list queues not None, int64_t before_ms):
+    """Return the queues whose first waiting batch was created before `before_ms`."""
+    cdef PartitionQueue queue
+    cdef list expired = []
+    for queue in queues:
+        if queue.waiting and (<ProducerBatch>queue.waiting[0]).created_ms < before_ms:
+            expired.append(queue)
+    return expired

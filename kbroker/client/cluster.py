@@ -199,11 +199,13 @@ class Cluster:
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
         """Return the metadata of a partition that has a leader. Raise the same errors as `leader`."""
-        if not self._has_leader(topic, partition):
+        known = self._topics.get(topic)
+        found = None if known is None else known.partitions.get(partition)
+        if found is None or found.leader_id < 0:
             self.topics([topic])
-        found = self._existing(topic, partition)
-        if found.leader_id < 0:
-            raise self._without_leader(topic, found)
+            found = self._existing(topic, partition)
+            if found.leader_id < 0:
+                raise self._without_leader(topic, found)
         return found
 
     def leaderless(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:

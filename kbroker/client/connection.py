@@ -67,7 +67,8 @@ class SentInPlace:
 class Unsent(NamedTuple):
     """The bytes of a request that are not sent yet, in one or more parts."""
 
-    rest: list[memoryview]
+    rest: list[Any]
+    rest_bytes: int
     name: str
     size_bytes: int
 
@@ -336,7 +337,7 @@ class Connection:
             parts = [b''.join(parts)]
         self._opened()
         try:
-            self._unsent.append(Unsent([memoryview(part) for part in parts], name, size))
+            self._unsent.append(Unsent(parts, SIZE_BYTES + size, name, size))
             self.push()
             if expect_response:
                 response_class = getattr(messages, f'{name}Response')
@@ -364,11 +365,10 @@ class Connection:
                 return
             except OSError as error:
                 raise self._lost(unsent.name, error) from None
-            rest = _without(rest, count)
-            if rest:
-                self._unsent[0] = unsent._replace(rest=rest)
-            else:
+            if count == unsent.rest_bytes:
                 self._unsent.popleft()
+            else:
+                self._unsent[0] = unsent._replace(rest=_without(rest, count), rest_bytes=unsent.rest_bytes - count)
 
     def _push_all(self) -> None:
         """Send all waiting requests. Wait for room in the socket, at most request.timeout.ms for each request."""
@@ -536,11 +536,11 @@ class Connection:
                 return int(answer.session_lifetime_ms)
 
 
-def _without(parts: list[memoryview], count: int) -> list[memoryview]:
+def _without(parts: list[Any], count: int) -> list[Any]:
     """Return the parts without the first `count` bytes of all parts together."""
     for number, part in enumerate(parts):
         if count < len(part):
-            return [part[count:], *parts[number + 1:]]
+            return [memoryview(part)[count:], *parts[number + 1:]]
         count -= len(part)
     return []
 

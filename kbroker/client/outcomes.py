@@ -63,7 +63,7 @@ class Outcomes:
         self._appender = appender
         self._topics = topics
         self._counts = counts
-        self._on_delivery = on_delivery or self._keep_failure
+        self._on_delivery = on_delivery
         self.failure: KafkaError | None = None
         self._raised: BaseException | None = None
         self.lost_numbers: set[PartitionQueue] = set()
@@ -73,11 +73,11 @@ class Outcomes:
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
         """Finish, retry, split or fail a batch, according to its row in the answer."""
-        code = known_code(row.error_code)
         batch.is_in_doubt = False
-        if code in _WRITTEN:
+        if row.error_code in _WRITTEN:
             self.finish(queue, batch, row.base_offset)
             return
+        code = known_code(row.error_code)
         what = f'{queue.topic}-{queue.partition}'
         error = error_of(row.error_code, what, row.error_message, 'Produce')
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.records_count > 1:
@@ -159,15 +159,15 @@ class Outcomes:
                 record_errors: dict[int, str] | None = None) -> None:
         self._appender.release(batch)
         self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
+        if self._on_delivery is None:
+            self.failure = self.failure or error
+            return
         delivery = Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset, error,
                             record_errors or {})
         try:
             self._on_delivery(delivery)
         except BaseException as raised:     # the remaining batches of the answer must be finished, too
             self._raised = self._raised or raised
-
-    def _keep_failure(self, delivery: Delivery) -> None:
-        self.failure = self.failure or delivery.error
 
     def raise_reported(self) -> None:
         """Raise the first error that `on_delivery` has raised since the last call of this method."""

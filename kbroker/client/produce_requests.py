@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,27 +63,34 @@ class ProduceRequests:
         return all(len(requests) < self._settings.max_in_flight for requests in self._by_connection.values()
                    if requests and requests[0].node_id == node_id)
 
+    def are_full(self, node_ids: Collection[int]) -> bool:
+        """Return whether none of the brokers may get another request before it answers one."""
+        full = {requests[0].node_id for requests in self._by_connection.values()
+                if len(requests) >= self._settings.max_in_flight}
+        return bool(full) and full.issuperset(node_ids)
+
     def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
              transactions: TransactionManager) -> None:
         """Send the batches in one request to the broker `node_id`, which is the leader of their partitions. Raise
         ClientError for a network failure.
         """
         connection = self._cluster.node(node_id, self._purpose)
-        max_version = LAST_VERSION
-        if transactions.is_transactional and not transactions.is_version_2:
+        max_version, is_transactional = LAST_VERSION, transactions.is_transactional
+        if is_transactional and not transactions.is_version_2:
             max_version = LAST_VERSION_BEFORE_TRANSACTION_VERSION_2
-        topics: dict[str, Any] = {}
+        topics: dict[str, list[Any]] = {}
         for queue, batch in batches.items():
-            topic = topics.setdefault(queue.topic, ProduceRequest.TopicProduceData(name=queue.topic, partition_data=[]))
-            records: Any = batch.encoded(transactions.is_transactional)
+            records: Any = batch.encoded(is_transactional)
             if len(records) >= LEAST_IN_PLACE_BYTES:
                 records = SentInPlace(records)
-            topic.partition_data.append(ProduceRequest.PartitionProduceData(index=queue.partition, records=records))
+            topics.setdefault(queue.topic, []).append(
+                ProduceRequest.PartitionProduceData(index=queue.partition, records=records))
+        topic_data = [ProduceRequest.TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()]
         acks = self._settings.acks
         request_timeout_ms = self._cluster.config.request_timeout_ms
         connection.send(ProduceRequest(
             transactional_id=self._settings.transactional_id, acks=acks, timeout_ms=request_timeout_ms,
-            topic_data=list(topics.values())), max_version, expect_response=acks != 0)
+            topic_data=topic_data), max_version, expect_response=acks != 0)
         if acks != 0:
             self._by_connection.setdefault(connection, deque()).append(
                 InFlight(node_id, batches, self._clock.monotonic_ms() + request_timeout_ms))

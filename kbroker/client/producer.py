@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.topic_partition import TopicPartition
-from kbroker.client.accumulator import PartitionQueue, ProducerBatch
+from kbroker.client.accumulator import PartitionQueue, ProducerBatch, due_queues, expired_queues, next_due_ms
 from kbroker.client.admin import OffsetAndMetadata, as_offsets
 from kbroker.client.columns_to_send import RowsToSend
 from kbroker.client.errors import ClientError
@@ -416,14 +416,15 @@ class Producer:
         now_ms = self._clock.monotonic_ms()
         self._expire(now_ms)
         sent = True
-        while sent:
+        while sent and not self._requests.are_full(self._cluster.nodes):
             sent = False
             for node_id, queues in self._due_by_leader(now_ms).items():
                 sent = self._send_to(node_id, queues, now_ms) or sent
 
     def _expire(self, now_ms: int) -> None:
-        for queue in self._queues:
-            while queue.waiting and now_ms - queue.waiting[0].created_ms > self.settings.delivery_timeout_ms:
+        oldest_ms = now_ms - self.settings.delivery_timeout_ms
+        for queue in expired_queues(self._queues, oldest_ms):
+            while queue.waiting and queue.waiting[0].created_ms < oldest_ms:
                 batch, reason = queue.waiting.popleft(), self._leaderless.get(queue)
                 self._outcomes.fail(queue, batch, KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, f'{queue.topic}-{queue.partition}: not written within '
@@ -433,9 +434,8 @@ class Producer:
     def _due_by_leader(self, now_ms: int) -> dict[int, list[PartitionQueue]]:
         due: dict[int, list[PartitionQueue]] = {}
         has_room: dict[int, bool] = {}
-        for queue in self._queues:
-            due_ms = queue.due_ms(self.settings.linger_ms)
-            if due_ms is None or due_ms > now_ms or not self._may_send(queue):
+        for queue in due_queues(self._queues, now_ms, self.settings.linger_ms):
+            if not self._is_transactional and not self._may_send(queue):
                 continue
             if not queue.waiting:
                 queue.close_open()
@@ -456,13 +456,13 @@ class Producer:
         return due
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        """Return whether a batch of the partition may be sent.
+        """Return whether a batch of the partition may be sent by a producer without a transactional.id.
 
         After a numbered batch was not written, its partition waits until none of its batches is in flight. First,
         batches whose answer was lost are sent again with their old sequence numbers, so that the partition can detect
         duplicates. Then the epoch is bumped, and the remaining batches are renumbered.
         """
-        if self.transactions.is_transactional or not self.settings.enable_idempotence:
+        if not self.settings.enable_idempotence:
             return True
         if self.transactions.state in (ProducerState.UNINITIALIZED, ProducerState.INITIALIZING):
             self.transactions.initialize()
@@ -479,7 +479,7 @@ class Producer:
         return True
 
     def _send_to(self, node_id: int, queues: list[PartitionQueue], now_ms: int) -> bool:
-        if self.transactions.is_transactional and self.transactions.state is ProducerState.IN_TRANSACTION:
+        if self._is_transactional and self.transactions.state is ProducerState.IN_TRANSACTION:
             try:
                 self.transactions.add_partitions((queue.topic, queue.partition) for queue in queues)
             except KafkaError as error:
@@ -508,17 +508,12 @@ class Producer:
 
     def _next_times(self) -> list[int]:
         """Return the times, in ms of the monotonic clock, at which `poll` must act even if no answer arrives."""
-        times = []
-        now_ms, awaits_answer = self._clock.monotonic_ms(), self._requests.deadline_ms is not None
-        for queue in self._queues:
-            due_ms = queue.due_ms(self.settings.linger_ms)
-            # A due batch that was not sent waits for an answer, because its leader has the largest allowed number of
-            # requests in flight.
-            if due_ms is not None and (due_ms > now_ms or not awaits_answer):
-                times.append(due_ms)
-        if self._requests.deadline_ms is not None:
-            times.append(self._requests.deadline_ms)
-        return times
+        deadline_ms = self._requests.deadline_ms
+        # A due batch that was not sent waits for an answer, because its leader has the largest allowed number of
+        # requests in flight.
+        after_ms = -1 if deadline_ms is None else self._clock.monotonic_ms()
+        times = (next_due_ms(self._queues, after_ms, self.settings.linger_ms), deadline_ms)
+        return [time_ms for time_ms in times if time_ms is not None]
 
     # ---- answers
 

@@ -1,6 +1,6 @@
 """Batches keep their order and their sequence numbers, however often they are sent."""
 from kbroker.base.clock import ManualClock
-from kbroker.client.accumulator import SEQUENCES, PartitionQueue
+from kbroker.client.accumulator import SEQUENCES, PartitionQueue, due_queues, expired_queues, next_due_ms
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.record.batch import HEADER_BYTES
 
@@ -41,6 +41,22 @@ def test_an_open_batch_lingers():
     assert queue.due_ms(5) == 105
     queue.close_open()
     assert queue.due_ms(5) == 0
+
+
+def test_queues_are_found_by_the_times_of_their_batches():
+    idle, lingering, retried, closed = queues = [PartitionQueue('t', index, 1000) for index in range(4)]
+    clock = ManualClock()
+    clock.advance(100)
+    for queue in (lingering, retried, closed):
+        append(queue, clock=clock)
+    for queue in (retried, closed):
+        queue.close_open()
+    retried.put_back(retried.take(PRODUCER), retry_at_ms=120)
+    assert due_queues(queues, 104, 5) == [closed]
+    assert due_queues(queues, 120, 5) == [lingering, retried, closed]
+    assert [next_due_ms(queues, after_ms, 5) for after_ms in (-1, 0, 105, 120)] == [0, 105, 120, None]
+    assert (expired_queues(queues, 100), expired_queues(queues, 101)) == ([], [retried, closed])
+    assert next_due_ms([idle], -1, 5) is None
 
 
 def test_sequences_follow_each_other_and_wrap():

@@ -4,7 +4,7 @@ from collections import deque
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode
-from kbroker.client.cluster import PartitionMetadata, TopicMetadata
+from kbroker.client.cluster import Node, PartitionMetadata, TopicMetadata
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import SentInPlace
 from kbroker.client.errors import ClientError
@@ -126,6 +126,7 @@ class FakeCluster:
         self.ongoing = (-1, -1)
         """(producer id, epoch) of the transaction that InitProducerId keeps."""
         self.broker = FakeConnection(self)
+        self.nodes = {1: Node(1, 'localhost', 9092)}
         self.rows = {index: PartitionMetadata(index, 1, 0, (1,), (1,), (), ErrorCode.NONE)
                      for index in range(partitions)}
 
