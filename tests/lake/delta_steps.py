@@ -28,7 +28,7 @@ class Job:
 
     def __init__(self, uri, partition_by=(), store=None, job='default', cluster_id=CLUSTER):
         self.table = DeltaLakeTable(str(uri), store or {})
-        self.job, self.partition_by, self.cluster_id = job, partition_by, cluster_id
+        self.job, self.partition_by, self.cluster_id, self.store = job, partition_by, cluster_id, store or {}
 
     def load(self):
         """Return the state. The first call creates the table."""

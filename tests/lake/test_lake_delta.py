@@ -1,5 +1,6 @@
 """Runs of a job on a Delta table: the record of the job, commits that race or lose their reply, and other programs."""
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,10 @@ from deltalake.exceptions import DeltaError
 from kbroker_tools.spark.lake.delta_log import DeltaLog
 from kbroker_tools.spark.lake.table_format import Refused, ReplyLost
 from kbroker_tools.spark.ledger import IngestError
+
+
+def fail(error):
+    raise error
 
 
 @pytest.fixture
@@ -223,5 +228,20 @@ def test_a_commit_that_cannot_be_synced_is_no_success_but_in_the_table(job, monk
     assert job.load().record == record
 
 
-def fail(error):
-    raise error
+def test_drivers_that_race_commit_each_row_once(job):
+    """Each driver loads, writes and commits, and begins again if another driver was first."""
+    job.load()
+
+    def drive(_):
+        mine = Job(job.table.name)
+        for _ in range(5):
+            while True:
+                try:
+                    mine.run(2)
+                    break
+                except Refused:
+                    pass
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(drive, range(3)))
+    assert job.offsets() == list(range(30))
+    assert job.load().record.run == 15
