@@ -19,16 +19,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kbroker.base.errors import ConfigError
+from kbroker_tools.spark.decoded import Columns, decoder_of, query_schema
 from kbroker_tools.spark.messages import message_first, require_arrow
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
-from kbroker_tools.spark.schema import ddl, wanted_fields
 from kbroker_tools.spark.skipped import PLAN, Skipped
 from kbroker_tools.spark.task_partition import TaskPartition
-from kbroker_tools.spark.tasks import open_place, read_task, wants_outcomes, write_skipped
+from kbroker_tools.spark.tasks import open_place, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kbroker_tools.registry.decoding import ValueDecoder
 
 
 class KafkaLogDataSource(DataSource):
@@ -39,6 +41,7 @@ class KafkaLogDataSource(DataSource):
     def __init__(self, options: dict[str, str]):
         super().__init__(options)
         require_arrow()
+        self._decoder: ValueDecoder | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -48,12 +51,19 @@ class KafkaLogDataSource(DataSource):
         return parse_options(dict(self.options))
 
     @message_first()
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
+        """Return the columns. The type of a decoded value is fixed here: Spark passes this object on to `reader` and
+        `streamReader`."""
         options = self._options()
         if options['table'] != 'records':
             from kbroker_tools.spark.tables import SCHEMAS
             return SCHEMAS[options['table']]
-        return ddl(options)
+        self._decoder = decoder_of(options)
+        return query_schema(options, self._decoder)
+
+    def _columns(self, options: Options, schema: StructType) -> Columns:
+        decoder = self._decoder if self._decoder is not None else decoder_of(options)
+        return Columns.of(schema, decoder)
 
     @message_first()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -62,14 +72,14 @@ class KafkaLogDataSource(DataSource):
         if options['table'] != 'records':
             from kbroker_tools.spark.tables import TableReader
             return TableReader(options, schema)
-        return RecordsReader(options, schema)
+        return RecordsReader(options, self._columns(options, schema))
 
     @message_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kbroker_tools.spark.stream import RecordsStreamReader
         options = self._options()
         check_use(options, is_stream=True)
-        return RecordsStreamReader(options, schema)
+        return RecordsStreamReader(options, self._columns(options, schema))
 
     @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -98,19 +108,19 @@ class RecordsReader(DataSourceReader):
     """The reader of a batch query. Spark calls `partitions` once for each DataFrame. This call fixes the offsets to
     read."""
 
-    def __init__(self, options: Options, schema: StructType):
+    def __init__(self, options: Options, columns: Columns):
         self.options = options
-        self.fields = wanted_fields(schema)
+        self.columns = columns
 
     @message_first()
     def partitions(self) -> list[InputPartition]:
         place, skipped = open_place(self.options), Skipped()
         tasks = place.tasks(resolve(place, self.options, skipped), self.options,
-                            with_outcomes=wants_outcomes(self.fields))
+                            with_outcomes=wants_outcomes(self.columns.fields))
         write_skipped(skipped, self.options, PLAN)
         return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task = partition.value
         if task is not None:  # Spark passes None when there are no partitions
-            yield from read_task(task, task.name, self.fields, self.options)
+            yield from self.columns.read(task, task.name, self.options)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.topic_partition import TopicPartition
+from kbroker_tools.registry.decoding import ValueSchema
 from kbroker_tools.spark.datasource import KafkaLogDataSource
+from kbroker_tools.spark.decoded import VALUE_BYTES, decoding_options
 from kbroker_tools.spark.identity import identify
 from kbroker_tools.spark.ingest_source import (
     DATE,
@@ -48,6 +50,8 @@ CODECS = {
 For Parquet, `lz4` is a format of Hadoop, which pyarrow does not read. `lz4_raw` is the format of the Parquet
 specification.
 """
+IN_TASKS = 'registry'
+"""The mark, in the shape of a job, of values that the tasks of the data source decode."""
 SPARKS_NAME = {('avro', 'none'): 'uncompressed'}
 
 
@@ -76,8 +80,9 @@ class IngestJob:
     format: str = 'parquet'
     partition_by: Sequence[str] = ()
     max_rows_per_file: int | None = None
-    values: ValueFormat | None = None
-    """The format of the values. With None, values are not decoded and stay binary."""
+    values: ValueFormat | ValueSchema | None = None
+    """The format of the values. Spark decodes those of a ValueFormat. The data source decodes those of a ValueSchema in
+    its tasks. With None, values are not decoded and stay binary."""
     options: dict[str, str] = field(default_factory=dict)
     compression: str | None = None
     """One of the codecs in `CODECS`. With None, Spark chooses the codec. The codec may differ between runs."""
@@ -96,13 +101,16 @@ class IngestJob:
             identity = identify(options, self.topics)
             place = open_place(options)
             chosen_partitions(place, options)  # a wrong topic is an error before the directories have files
-            progress = ledger.open(JobFacts(self.source, identity.cluster_id, self._shape(options)))
+            values = self._values(ledger)
+            progress = ledger.open(JobFacts(self.source, identity.cluster_id, self._shape(options, values)))
             skipped = Skipped()
             slices = source.slices(place, options, progress, identity, skipped, '--state and --to')
             if not slices:
                 return IngestResult(None, 0, 0, 0, 0, [], 0, None, 0, since_ms(began))
             done = advanced(progress, slices, identity)
             before = skipped.lost_offsets
+            if isinstance(self.values, ValueSchema) and values is not None:
+                source = replace(source, options=source.options | decoding_options(self.values, values[1]))
             written = self._write_and_publish(spark, ledger, source, slices, done, skipped)
             place.refresh()
             without_row = total_offsets(slices) - written.rows - (skipped.lost_offsets - before)
@@ -110,10 +118,20 @@ class IngestJob:
                                 skipped.words, skipped.aborted_transactions,
                                 written.undecoded, source.lag(place, options, done), since_ms(began))
 
-    def _shape(self, options: Options) -> dict[str, Any]:
+    def _values(self, ledger: Ledger) -> list[str] | None:
+        """Return the format and the schema by which this job decodes values, as its shape has them. Return None if the
+        values stay binary."""
+        if self.values is None:
+            return None
+        if isinstance(self.values, ValueFormat):
+            return [self.values.kind, self.values.schema]
+        kept = ledger.shape().get('values')
+        recorded = kept[:2] if isinstance(kept, list) and kept[2:] == [IN_TASKS] else None
+        return [*self.values.decoder(self.topics, recorded).shape, IN_TASKS]
+
+    def _shape(self, options: Options, values: list[str] | None) -> dict[str, Any]:
         return {'format': self.format, 'partition_by': list(self.partition_by), 'columns': ddl(options),
-                'isolation': options['isolation'],
-                'values': None if self.values is None else [self.values.kind, self.values.schema]}
+                'isolation': options['isolation'], 'values': values}
 
     # ---- writing
 
@@ -143,8 +161,9 @@ class IngestJob:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
         written = Observation('ingest')
-        size = f.coalesce(f.length('key'), f.lit(0)) + f.coalesce(f.length('value'), f.lit(0))
         frame = _frame(spark, source, slices, skipped_to)
+        value_bytes = f.length('value') if VALUE_BYTES not in frame.columns else f.col(VALUE_BYTES)
+        size = f.coalesce(f.length('key'), f.lit(0)) + f.coalesce(value_bytes, f.lit(0))
         frame = frame.observe(written, f.count(f.lit(1)).alias('rows'), f.sum(size).alias('size_bytes'))
         frame = self._shaped(frame)
         kept = Observation('undecoded') if self.values is not None else None
@@ -169,8 +188,10 @@ class IngestJob:
 
     def _shaped(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
-        if self.values is not None:
+        if isinstance(self.values, ValueFormat):
             frame = self.values.decode(frame)
+        elif self.values is not None:
+            frame = frame.drop(VALUE_BYTES)
         if DATE in self.partition_by:
             frame = frame.withColumn(DATE, f.to_date('timestamp'))
         return frame

@@ -20,7 +20,7 @@ DATE = 'date'
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
               'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
-              'skippedTo')
+              'skippedTo', 'valueFormat', 'valueSchema', 'valueReaderSchema')
 """The options of the data source that a user cannot set. The job sets them itself, or they would break exactly-once."""
 
 

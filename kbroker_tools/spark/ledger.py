@@ -114,6 +114,12 @@ class Ledger:
         with _lock(self.state / 'lock', self.state), _lock(self.to / '_lock', self.to):
             yield
 
+    def shape(self) -> dict[str, Any]:
+        """Return the shape that the first run recorded. Return {} before the first run."""
+        path = self.to / INGEST_FILE
+        found = read_json(path).get('shape') if path.exists() else {}
+        return found if isinstance(found, dict) else {}
+
     def open(self, facts: JobFacts) -> Progress:
         """Return the progress of the job, which the visible runs determine. Delete the remains of failed runs, and
         update `progress.json`."""

@@ -57,6 +57,9 @@ CLIENT_SETTINGS = frozenset((
     'security.providers', 'send.buffer.bytes', 'session.timeout.ms', 'socket.connection.setup.timeout.max.ms',
 ))
 CLIENT_PREFIXES = ('ssl.', 'sasl.')
+REGISTRY_PREFIX = 'schema.registry.'
+"""The beginning of the options for the client of a schema registry, as in Java's clients."""
+VALUE_FORMATS = ('json', 'avro', 'protobuf')
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +174,12 @@ def _names(text: str) -> list[str]:
     return names
 
 
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError('a schema')
+    return text
+
+
 def _directory(text: str) -> str:
     path = text.removeprefix('file://')
     if not path.startswith('/'):
@@ -222,7 +231,11 @@ ROWS = (
     Row('includeHeaders', boolean, False),
     Row('includeTransactions', boolean, False),
     Row('includeTimestampMillis', boolean, False),
+    Row('includeValueBytes', boolean, False),
     Row('timestampOverflow', choice(*OVERFLOWS), 'error'),
+    Row('valueFormat', choice(*VALUE_FORMATS), None),
+    Row('valueSchema', _text, 'registry:'),
+    Row('valueReaderSchema', _text, None),
     Row('table', choice(*TABLES), 'records', 'batch'),
     Row('maxOffsetsPerTrigger', POSITIVE, None, 'stream'),
     Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),
@@ -241,11 +254,12 @@ OF_A_TABLE = 'provider'
 @dataclass(frozen=True)
 class Options:
     """The values of all options. Their keys are the names in `ROWS` in lower case. `kafka` has the settings of the
-    client."""
+    client, and `registry` those of the client of a schema registry."""
 
     values: dict[str, Any]
     given: frozenset[str]
     kafka: dict[str, str] = field(default_factory=dict)
+    registry: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name.lower()]
@@ -281,6 +295,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     found and the value that was expected, if an option is wrong."""
     values = {row.name.lower(): row.default for row in ROWS}
     kafka: dict[str, str] = {}
+    registry: dict[str, str] = {}
     names = set()
     if OF_A_TABLE in map(str.lower, given):
         raise OptionError(OF_A_TABLE, 'not allowed here: Spark adds it to the options of CREATE TABLE, which do not '
@@ -295,6 +310,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         if lower.startswith('kafka.'):
             kafka[_client_setting(lower, text)] = text
             continue
+        if lower.startswith(REGISTRY_PREFIX):
+            registry[lower] = text
+            continue
         row = BY_NAME.get(lower)
         if row is None:
             raise OptionError(name, f'no such option{suggestion(lower, [row.name for row in ROWS])}')
@@ -304,7 +322,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if 'paths' in names:
         values['path'] = [*(values['path'] or ()), *values['paths']]
         names.add('path')
-    options = Options(values, frozenset(names), kafka)
+    options = Options(values, frozenset(names), kafka, registry)
     _check_together(options)
     return options
 
@@ -366,6 +384,16 @@ def _check_together(options: Options) -> None:
         raise OptionError('subscribe', 'missing: give one of subscribe, subscribePattern and assign')
     if is_broker:
         _refuse(options, 'path', 'it needs path, not kafka.bootstrap.servers')
+    _check_values(options)
+
+
+def _check_values(options: Options) -> None:
+    if options['valueFormat'] is None:
+        given = [name for name in ('valueSchema', 'valueReaderSchema') if options.is_given(name)]
+        for name in (*given, *sorted(options.registry)):
+            raise OptionError(name, f'valueFormat is missing; give one of {", ".join(VALUE_FORMATS)}')
+    elif options['table'] != 'records':
+        raise OptionError('valueFormat', f'not allowed with table={options["table"]}, which has no values')
 
 
 def check_use(options: Options, *, is_stream: bool) -> None:

@@ -38,6 +38,7 @@ FIELDS = (
     Field('timestampType', 'int', 'timestamp_type'),
     Field('headers', HEADERS, 'headers', 'includeHeaders'),
     Field('timestampMillis', 'bigint', 'timestamp', 'includeTimestampMillis'),
+    Field('valueBytes', 'int', 'value', 'includeValueBytes'),
     Field('producer_id', 'bigint', 'producer_id', 'includeTransactions'),
     Field('producer_epoch', 'int', 'producer_epoch', 'includeTransactions'),
     Field('sequence', 'int', 'sequence', 'includeTransactions'),
@@ -53,17 +54,14 @@ OUTCOMES = (None, 'committed', 'aborted', 'open')
 COMPRESSIONS = ('none', 'gzip', 'snappy', 'lz4', 'zstd', 'unknown', 'unknown', 'unknown')
 
 
+def columns_of(options: Options) -> list[Field]:
+    """Return the columns of a query without decoded values."""
+    return [field for field in FIELDS if not field.group or options[field.group]]
+
+
 def ddl(options: Options) -> str:
     """Return the schema of a query as DDL text for Spark."""
-    groups = {field.group for field in FIELDS if not field.group or options[field.group]}
-    return ', '.join(f'`{field.name}` {field.spark_type}' for field in FIELDS if field.group in groups)
-
-
-def wanted_fields(schema: StructType) -> list[Field]:
-    """Return the fields for the columns of a schema, in the order of the schema. The user may have removed columns from
-    it. Raise ColumnError if a column is unknown or has a wrong type."""
-    check_columns(schema, {field.name: field.spark_type for field in FIELDS})
-    return [BY_NAME[column.name] for column in schema.fields]
+    return ', '.join(f'`{field.name}` {field.spark_type}' for field in columns_of(options))
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
@@ -131,6 +129,11 @@ def _blobs(pa: Any, column: Any, kind: Any) -> Any:
                                                pa.py_buffer(data)], null_count=nulls)
 
 
+def _lengths(blobs: Any) -> Any:
+    import pyarrow.compute as pc
+    return pc.binary_length(blobs)
+
+
 def _integers(kind: str) -> Callable[[Any, int, Any], Any]:
     def make(pa: Any, rows: int, buffer: Any) -> Any:
         arrow = {'int32': pa.int32(), 'int64': pa.int64()}[kind]
@@ -170,6 +173,7 @@ _MAKERS: dict[str, Callable[[Any, int, Any], Any]] = {
     'timestamp': _integers('int64'),
     'timestampMillis': _integers('int64'),
     'timestampType': _integers('int32'),
+    'valueBytes': lambda pa, rows, column: _lengths(_blobs(pa, column, pa.binary())),
     'headers': _headers,
     'producer_id': _integers('int64'),
     'producer_epoch': _integers('int32'),

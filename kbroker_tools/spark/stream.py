@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
 from kbroker.base.topic_partition import TopicPartition
+from kbroker_tools.spark.decoded import Columns
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.offsets import Offsets, from_json, to_json
@@ -37,10 +37,9 @@ from kbroker_tools.spark.planning import (
     named,
     starting_offset,
 )
-from kbroker_tools.spark.schema import wanted_fields
 from kbroker_tools.spark.skipped import PLAN, Skipped, keep_only
 from kbroker_tools.spark.task_partition import TaskPartition
-from kbroker_tools.spark.tasks import open_place, read_task, wants_outcomes, write_skipped
+from kbroker_tools.spark.tasks import open_place, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,9 +50,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query. It runs in a Python process next to the driver. It keeps its place and refreshes
     it."""
 
-    def __init__(self, options: Options, schema: StructType):
+    def __init__(self, options: Options, columns: Columns):
         self.options = options
-        self.fields = wanted_fields(schema)
+        self.columns = columns
         self._place: Place | None = None
         self._target: Offsets | None = None
         self._triggered_s: float | None = None
@@ -157,7 +156,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
         place, skipped = self._refreshed_place(), Skipped()
         slices = list(self._slices(place, from_json(start), from_json(end), skipped))
-        tasks = place.tasks(slices, self.options, with_outcomes=wants_outcomes(self.fields))
+        tasks = place.tasks(slices, self.options, with_outcomes=wants_outcomes(self.columns.fields))
         batch = name_of(start, end)
         named_tasks = [(f'{batch}-{task.name}', task) for task in tasks]
         self._write_plan(batch, [name for name, _ in named_tasks], skipped)
@@ -207,7 +206,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is not None:
             name, task = partition.value
-            yield from read_task(task, name, self.fields, self.options)
+            yield from self.columns.read(task, name, self.options)
 
 
 def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:

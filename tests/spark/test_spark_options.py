@@ -39,13 +39,22 @@ TEXTS = {
     'includeHeaders': ('true', True, '1'),
     'includeTransactions': ('true', True, '1'),
     'includeTimestampMillis': ('true', True, '1'),
+    'includeValueBytes': ('true', True, '1'),
     'timestampOverflow': ('NULL', 'null', 'wrap'),
+    'valueFormat': ('Avro', 'avro', 'xml'),
+    'valueSchema': ('registry:', 'registry:', ' '),
+    'valueReaderSchema': ('"int"', '"int"', ''),
     'table': ('batches', 'batches', 'rows'),
     'maxOffsetsPerTrigger': ('5', 5, '5.0'),
     'maxBytesPerTrigger': ('1g', 1 << 30, 'g'),
     'minOffsetsPerTrigger': ('5', 5, ''),
     'maxTriggerDelay': ('15m', 900_000, '15 years'),
 }
+
+
+def around_of(row):
+    """Return the options without which an option is refused."""
+    return {**FILES, 'valueFormat': 'avro'} if row.name in ('valueSchema', 'valueReaderSchema') else FILES
 
 
 def test_no_option_is_left_out():
@@ -55,7 +64,7 @@ def test_no_option_is_left_out():
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row.name)
 def test_an_option_takes_what_it_says_and_refuses_the_rest(row):
     good, value, bad = TEXTS[row.name]
-    around = {} if row.name in ('path', 'paths') else FILES
+    around = {} if row.name in ('path', 'paths') else around_of(row)
     parsed = parse_options({**around, row.name.upper(): good})
     if value is not None:
         assert parsed[row.name] == value
@@ -101,6 +110,8 @@ def test_what_a_query_of_spark_s_connector_brings_along_has_no_effect_and_says_s
     ({**BROKER, 'upTo': 'hw'}, 'upTo: not allowed here: it needs path'),
     ({**BROKER, 'verifyTxnIndex': 'true'}, 'verifyTxnIndex: not allowed here: it needs path'),
     ({**BROKER, 'pin': 'hardlink'}, 'pin: not allowed here: it needs path'),
+    ({**BROKER, 'valueSchema': '"int"'}, 'valueSchema: valueFormat is missing; give one of json, avro, protobuf'),
+    ({**BROKER, 'schema.registry.url': 'http://localhost'}, 'schema.registry.url: valueFormat is missing'),
 ])
 def test_options_that_do_not_go_together(given, text):
     with pytest.raises(OptionError, match=f'option {text}'):
@@ -111,7 +122,7 @@ def test_options_that_do_not_go_together(given, text):
 def test_an_option_of_streams_or_of_batches_is_refused_in_the_other(row):
     if row.name in ('path', 'paths'):
         return
-    parsed = parse_options({**FILES, row.name: TEXTS[row.name][0]})
+    parsed = parse_options({**around_of(row), row.name: TEXTS[row.name][0]})
     for is_stream, place in ((True, 'batch'), (False, 'stream')):
         if place in row.place.split():
             with pytest.raises(OptionError, match=f'option {row.name}: not allowed here: '):

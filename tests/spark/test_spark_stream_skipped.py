@@ -3,6 +3,7 @@ import shutil
 
 from spark_rows import LogFiles, damage, schema_of
 
+from kbroker_tools.spark.decoded import Columns
 from kbroker_tools.spark.offsets import to_json
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.skipped import Skipped
@@ -18,7 +19,7 @@ class Query:
 
     def play(self, begin, end, partition=('topic', 0)):
         """Run a micro-batch. Return the values from offset `begin` to `end`."""
-        reader = RecordsStreamReader(parse_options(self.options), schema_of(self.options, ['value']))
+        reader = RecordsStreamReader(parse_options(self.options), Columns.of(schema_of(self.options, ['value']), None))
         tasks = reader.partitions(to_json({partition: begin}), to_json({partition: end}))
         return [row['value'].decode() for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
 
