@@ -21,7 +21,7 @@ from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, bundled
 from kbroker_tools.spark.lake.runners import ProcessRunner
 from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
 from kbroker_tools.spark.ledger import IngestError
-from kbroker_tools.spark.options import parse_options
+from kbroker_tools.spark.options import OptionError, parse_options
 
 NUMBERS = itertools.count()
 COLUMNS = ('partition', 'offset', 'key', 'value')
@@ -212,6 +212,12 @@ def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer,
 
 
 # ---- refusals
+
+def test_a_topic_that_does_not_exist_creates_no_table(shared_broker, tables, runner):
+    with pytest.raises(OptionError, match="topic 'nowhere', which does not exist"):
+        run(job_of(shared_broker, tables, 'nowhere'), runner)
+    assert tables.table().load('default') is None
+
 
 def test_a_topic_that_was_recreated_is_refused(shared_broker, writer, topic, tables, runner):
     writer.write(topic, 2)

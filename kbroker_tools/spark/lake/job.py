@@ -45,7 +45,7 @@ from kbroker_tools.spark.lake.table_format import (
 )
 from kbroker_tools.spark.ledger import IngestError, Progress
 from kbroker_tools.spark.options import MIB, Options
-from kbroker_tools.spark.planning import Slice
+from kbroker_tools.spark.planning import Slice, chosen_partitions
 from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.tasks import open_place
 
@@ -108,6 +108,7 @@ class TableJob:
         """Run once. Return None if another driver of this job committed first."""
         identity = identify(options, self.source.topics)
         place = open_place(options)
+        chosen_partitions(place, options)   # a wrong topic is an error before a table is created
         plan = _Plan(self, options, identity)
         state = plan.opened()
         notes = leftovers.clean(self.table, state)
