@@ -35,6 +35,7 @@ def error_of(catalog, store=None, name='lake.orders'):
     ({'type': 'rest'}, 'found no property uri, expected the address'),
     ({'type': 'sql', 'uri': 'garbage'}, 'Could not parse SQLAlchemy URL'),
     ({'type': 'sql', 'uri': 'nosql://user:hunter2@host/x'}, r"catalog default \(nosql://host/x\): Can't load plugin"),
+    ({'type': 'sql', 'uri': 'sqlite://', 'warehouse': 'tables'}, 'found warehouse tables, expected a URI, or a path'),
     ({'type': 'bigquery'}, r"pip install 'pyiceberg\[bigquery\]'"),
     ({'type': 'hive', 'uri': f'thrift://{CLOSED}'}, r"pip install 'pyiceberg\[hive\]'"),
     ({'py-catalog-impl': 'no.such.Class'}, 'Could not initialize Catalog: no.such.Class'),

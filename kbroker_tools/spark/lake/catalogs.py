@@ -100,6 +100,10 @@ class CatalogSettings:
         kind = self._type(name, found)
         if kind in ('rest', 'sql', 'hive') and 'uri' not in found:
             raise IngestError(f'{self.where}: found no property uri, expected the address of the catalog')
+        warehouse = str(found.get('warehouse', '/'))
+        if kind != 'rest' and not warehouse.startswith('/') and ':' not in warehouse:
+            raise IngestError(f'{self.where}: found warehouse {warehouse}, expected a URI, or a path that begins with /: '
+                              'the catalog keeps the path as it is')
         if kind != 'rest':
             return load_catalog(name, **{**properties, 'type': kind})
         from kbroker_tools.spark.lake.iceberg_private import TimedRestCatalog
@@ -131,7 +135,7 @@ class CatalogSettings:
                                   'through pyarrow')
             if name in known or name == NAME or name.startswith(OF_OTHERS):
                 continue
-            close = difflib.get_close_matches(name, known, 1, 0.8)
+            close = difflib.get_close_matches(name, known - {FILE_IO}, 1, 0.8)
             if close or name.startswith(CHECKED):
                 hint = f'; did you mean {close[0]}?' if close else ''
                 raise IngestError(f'{self.where}: found property {name}, which pyiceberg does not know{hint}')
@@ -209,7 +213,8 @@ class FileAccess:
 
     def _expires_soon(self) -> bool:
         found = [int(value) for name, value in self.properties.items() if EXPIRY.search(name) and value.isdecimal()]
-        if not found:
+        # A time that was over on arrival tells that the clocks differ. Then the store decides.
+        if not found or min(found) <= self.obtained_ms:
             return False
         before = min(RENEWED_BEFORE_MS, (min(found) - self.obtained_ms) / 2)
         return time.time() * 1000 >= min(found) - before
