@@ -112,8 +112,18 @@ def test_a_bucket_that_does_not_exist_and_keys_that_are_wrong(object_store):
     gone = {**object_store.of_delta(), **QUICK, 'AWS_ENDPOINT_URL': 'http://127.0.0.1:1'}
     with pytest.raises(SourceUnavailable, match=r'^s3://lake/table: the store failed: [^\n\x1b]*Connection refused'):
         Job('s3://lake/table', [], gone).load()
-    with pytest.raises(IngestError, match=r'^nothing://lake/table: '):
+    with pytest.raises(IngestError, match=r'^nothing://lake/table: expected a path, or the URI of an object store'):
         Job('nothing://lake/table').load()
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'AWS_ALLOW_HTTP': 'false'}, r'URL scheme is not allowed; .* needs AWS_ALLOW_HTTP=true'),
+    ({'AWS_ENDPOINT_URL': 'no url'}, r"found AWS_ENDPOINT_URL 'no url' in --store-config, expected a URL"),
+    ({'max_retries': 'many'}, r'Failed to parse config: .*max_retries'),
+])
+def test_a_setting_of_the_store_that_is_wrong_is_named(object_store, changes, message):
+    with pytest.raises(IngestError, match=message):
+        Job('s3://lake/table', [], {**object_store.of_delta(), **changes}).load()
 
 
 def test_a_load_takes_as_many_requests_for_many_partitions_as_for_one(job, object_store):

@@ -32,7 +32,7 @@ from kbroker_tools.spark.lake.delta_record import (
     valid_facts,
     versions,
 )
-from kbroker_tools.spark.lake.delta_store import failure, location, one_line, open_store
+from kbroker_tools.spark.lake.delta_store import check_settings, failure, location, one_line, open_store
 from kbroker_tools.spark.lake.store import Store
 from kbroker_tools.spark.lake.table_format import (
     PROPERTY,
@@ -119,9 +119,12 @@ class DeltaLakeTable:
         return Schema.from_arrow(schema)
 
     def _open(self) -> DeltaTable | None:
+        check_settings(self.name, self._settings)
         try:
             return DeltaTable(self._where, storage_options=self._settings)
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if 'Unknown scheme' in str(error):
+                raise failure(self.name, error) from None
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise failure(self.name, error) from None

@@ -14,8 +14,10 @@ from kbroker_tools.spark.lake.table_format import SourceUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 COLOUR = re.compile(r'\x1b\[\d*m')
+ENDPOINT = re.compile(r'https?://[^\s/]+(/\S*)?')
+S3_ERROR = re.compile(r'<\?xml.*?<Code>(.*?)</Code>.*?</Error>', re.DOTALL)
 WRONG = ('Forbidden', 'Unauthorized', 'AccessDenied', 'InvalidAccessKeyId', 'SignatureDoesNotMatch',
-         'RequestTimeTooSkewed', 'ExpiredToken', 'NoSuchBucket', 'Permission denied')
+         'RequestTimeTooSkewed', 'ExpiredToken', 'NoSuchBucket', 'Permission denied', 'URL scheme is not allowed')
 """Parts of the errors of a store that another try does not mend."""
 FAILED = ('Generic S3 error', 'Generic GCS error', 'Generic MicrosoftAzure error', 'Generic HTTP error', 'object store',
           'HTTP error')
@@ -41,16 +43,30 @@ def open_store(where: str, settings: Mapping[str, str]) -> Store:
     return Store(fs.PyFileSystem(_Handler(f'{scheme}://{container}', dict(settings))), path)
 
 
+def check_settings(name: str, settings: Mapping[str, str]) -> None:
+    """Raise IngestError if an endpoint is no URL, on which delta-rs would panic."""
+    for key, value in settings.items():
+        if 'endpoint' in key.lower() and not ENDPOINT.fullmatch(value):
+            raise IngestError(f'{name}: found {key} {value!r} in --store-config, expected a URL such as '
+                              'https://host:port')
+    if not name.strip():
+        raise IngestError('--to-table: found an empty name, expected a path or a URI')
+
+
 def one_line(error: BaseException) -> str:
-    """Return the text of an error of delta-rs, which has colours and spans several lines, as one line."""
-    return ' '.join(COLOUR.sub('', str(error)).replace('\u21b3', '').split())
+    """Return the text of an error of delta-rs as one line. The error has colours and spans several lines, and the store
+    may have replied in XML."""
+    return ' '.join(S3_ERROR.sub(r'\1', COLOUR.sub('', str(error))).replace('\u21b3', '').split())
 
 
 def failure(what: str, error: Exception) -> Exception:
     """Return the exception that reports an error of delta-rs: IngestError if another try cannot mend it."""
     text = one_line(error)
+    if 'Unknown scheme' in text:
+        return IngestError(f'{what}: expected a path, or the URI of an object store such as s3://bucket/table')
     if isinstance(error, PermissionError) or any(each in text for each in WRONG):
-        return IngestError(f'{what}: the store refused: {text}; check the rights, the clock and --store-config')
+        return IngestError(f'{what}: the store refused: {text}; check the rights, the clock and --store-config' + (
+            '; a URL with http:// needs AWS_ALLOW_HTTP=true there' if 'URL scheme' in text else ''))
     if isinstance(error, OSError) or any(each in text for each in FAILED):
         return SourceUnavailable(f'{what}: the store failed: {text}')
     return IngestError(f'{what}: {text}')
