@@ -9,7 +9,7 @@ from kbroker_tools.registry.avro_logical import Mismatch
 from kbroker_tools.registry.avro_pairs import pair
 from kbroker_tools.registry.avro_schema import AvroSchema
 from kbroker_tools.registry.errors import RegistryError
-from kbroker_tools.registry.formats import Read, Undecodable
+from kbroker_tools.registry.formats import Read, Undecodable, refuse_message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +25,15 @@ class AvroFormat:
         self._schema = AvroSchema(text, references)
         self.type: pa.StructType = self._schema.arrow_type()
         self.text = self._schema.text() if references else text
+
+    @classmethod
+    def from_option(cls, schema: str) -> AvroFormat:
+        return cls(schema)
+
+    @classmethod
+    def from_registry(cls, text: str, references: Mapping[str, str], message: str | None) -> AvroFormat:
+        refuse_message(message)
+        return cls(text, references)
 
     def own_values(self) -> Read:
         """Return a function that reads values of the reader's schema itself."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,8 @@ from kbroker_tools.registry.columns import added_fields, to_column
 from kbroker_tools.registry.errors import RegistryError
 from kbroker_tools.registry.formats import Format, Read, Undecodable
 from kbroker_tools.registry.framing import VALUE_HEADER, Frame, FramingError, read_header, read_prefix
+from kbroker_tools.registry.json_values import JsonFormat
+from kbroker_tools.registry.protobuf import ProtobufFormat
 from kbroker_tools.registry.settings import RegistrySettings
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 REGISTRY = 'registry:'
 MOST_READERS = 1000
 """The most writer's schemas for which a decoder keeps a function."""
-FORMATS: dict[str, Callable[[str], Format]] = {'avro': AvroFormat}
+FORMATS: dict[str, type[Format]] = {'avro': AvroFormat, 'json': JsonFormat, 'protobuf': ProtobufFormat}
 
 
 class ValueDecoder(Protocol):
@@ -86,7 +88,7 @@ class ValueSchema:
         if self.kind not in FORMATS:
             raise RegistryError(f'--value-format: found {self.kind!r}, expected one of {", ".join(FORMATS)}')
         if not self.uses_registry:
-            return Decoder(self.kind, self._explained(FORMATS[self.kind], self.schema).text, None)
+            return Decoder(self.kind, self._from_option().text, None)
         url, subject, message = _place(self.schema)
         client = RegistryClient(RegistrySettings.of(self.registry, url))
         if recorded is not None and recorded[0] != self.kind:
@@ -101,9 +103,9 @@ class ValueSchema:
             return Decoder(self.kind, recorded[1], client)
         return Decoder(self.kind, newest.text, client, added)
 
-    def _explained(self, make: Callable[..., Format], *arguments: Any) -> Format:
+    def _from_option(self) -> Format:
         try:
-            return make(*arguments)
+            return FORMATS[self.kind].from_option(self.schema)
         except RegistryError as error:
             raise RegistryError(f'--value-schema: {error}') from None
 
@@ -130,9 +132,7 @@ class ValueSchema:
     def _format_of(self, client: RegistryClient, subject: str, schema: Schema, message: str | None) -> Format:
         texts = {name: each.text for name, each in client.references(schema).items()}
         try:
-            if message is not None:
-                raise RegistryError('a message is named, expected --value-format protobuf')
-            return AvroFormat(schema.text, texts)
+            return FORMATS[self.kind].from_registry(schema.text, texts, message)
         except RegistryError as error:
             raise RegistryError(f'{client.name}: subject {subject}: {error}') from None
 
