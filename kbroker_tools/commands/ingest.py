@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kbroker_tools.registry.decoding import ValueSchema
     from kbroker_tools.spark.ingest_source import IngestResult, IngestSource
     from kbroker_tools.spark.lake.table_format import TableFormat
+    from kbroker_tools.spark.values import ValueFormat
 
 LOSSES_SHOWN = 10
 BACKOFF_S = 1.0
@@ -184,12 +185,9 @@ def file_runs(source: IngestSource, given: dict[str, Any], output: Output) -> It
     """Yield a function that ingests into files once. Spark runs until the block ends."""
     from kbroker_tools.spark.ingest import IngestJob
     from kbroker_tools.spark.session import running, task_progress
-    from kbroker_tools.spark.values import ValueFormat
-    values = None
-    if given['value_format'] is not None:
-        values = ValueFormat(given['value_format'], text_or_file(given['value_schema']))
     job = IngestJob(source.source, source.topics, given['to'], given['state'], given['format'] or 'parquet',
-                    given['partition_by'], given['max_rows_per_file'], values, source.options, given['compression'])
+                    given['partition_by'], given['max_rows_per_file'], file_values_of(given), source.options,
+                    given['compression'])
     with running(given['master'], given['conf'], output) as spark:
         def run() -> IngestResult:
             with task_progress(spark, output):
@@ -256,6 +254,13 @@ def table_of(given: dict[str, Any]) -> TableFormat:
         raise click.UsageError('--catalog goes with --table-format iceberg')
     from kbroker_tools.spark.lake.delta import DeltaLakeTable
     return DeltaLakeTable(given['to_table'], store)
+
+
+def file_values_of(given: dict[str, Any]) -> ValueFormat | ValueSchema | None:
+    """Return the format of the values for an ingest into files. Spark decodes values without a schema id."""
+    from kbroker_tools.spark.values import ValueFormat
+    found = values_of(given)
+    return found if found is None or found.uses_registry else ValueFormat(found.kind, found.schema)
 
 
 def values_of(given: dict[str, Any]) -> ValueSchema | None:

@@ -13,9 +13,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.errors import PySparkException
 from support.registry.scripted_registry import ScriptedRegistry
 
+from kbroker_tools.commands.ingest import file_values_of
 from kbroker_tools.registry.decoding import ValueSchema
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import IngestJob
+from kbroker_tools.spark.values import ValueFormat
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -124,6 +126,15 @@ def test_a_wrong_option_is_named_in_one_line(spark, shared_broker, registry, ord
         spark.read.format('kbroker').options(**given).load()
     line = one_line(raised.value)
     assert message in line and '\n' not in line and 'Traceback' not in str(raised.value)
+
+
+def test_the_command_leaves_only_values_without_a_schema_id_to_spark(tmp_path):
+    config = tmp_path / 'registry.properties'
+    config.write_text('schema.registry.url=http://localhost:8081\n')
+    given = {'value_format': 'avro', 'registry_config': config}
+    assert file_values_of({**given, 'value_schema': 'registry:#orders'}) == ValueSchema(
+        'avro', 'registry:#orders', {'schema.registry.url': 'http://localhost:8081'})
+    assert file_values_of({**given, 'value_schema': '"int"'}) == ValueFormat('avro', '"int"')
 
 
 def test_an_ingest_into_files_reads_every_run_by_the_schema_of_the_first(spark, shared_broker, registry, tmp_path):
