@@ -43,6 +43,9 @@ One request is always in flight, so each round trip returns up to this many byte
 value.
 """
 SAMPLE_BYTES = 256 * 1024
+SAMPLES = 32
+"""The most partitions of a topic from which a plan requests samples: those with the most offsets. The records of the
+other partitions are assumed to have the same mean size."""
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
 """After this many consecutive responses without a batch, no record of the slice is left. This is only certain if the
@@ -96,30 +99,43 @@ class BrokerTask:
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raise DataLossError if records are lost, KafkaError if the broker returns an error, and
         ClientError if the network fails."""
+        return self.read_all([self], fields, options)
+
+    @staticmethod
+    def read_all(tasks: Sequence[BrokerTask], fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of tasks, one after the other, over the same connections. Raise what `read` raises.
+
+        Each new cluster requests the metadata of the topic, so the cost for a cluster of its own would grow with the
+        square of the number of partitions.
+        """
+        cluster = Cluster(ClientConfig.from_settings(dict(tasks[0].kafka)))
+        try:
+            for each in tasks:
+                yield from each._rows(cluster, fields, options)
+        finally:
+            cluster.close()
+
+    def _rows(self, cluster: Cluster, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         assembler = Assembler(fields, self.each.topic, self.each.partition, options.timestamp_overflow)
         decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                                 batch_bytes=options.batch_bytes)
-        cluster = Cluster(ClientConfig.from_settings(dict(self.kafka)))
         size = int(dict(self.kafka).get('fetch.max.bytes', FETCH_BYTES))
         fetches = Fetches(cluster, self.each, options, self.outcomes, size)
-        try:
-            for records, rule in fetches.answers():
-                position = 0
-                while True:
-                    try:
-                        position = decoder.feed(records, rule, position=position, start_offset=self.each.start_offset,
-                                                end_offset=self.each.end_offset)
-                    except CorruptBatchError as error:
-                        position = self._skip(records, decoder.position, str(error), options)
-                        continue
-                    if not decoder.is_full:
-                        break
-                    yield assembler.batch(*decoder.take())
-            rows, columns = decoder.take()
-            if rows:
-                yield assembler.batch(rows, columns)
-        finally:
-            cluster.close()
+        for records, rule in fetches.answers():
+            position = 0
+            while True:
+                try:
+                    position = decoder.feed(records, rule, position=position, start_offset=self.each.start_offset,
+                                            end_offset=self.each.end_offset)
+                except CorruptBatchError as error:
+                    position = self._skip(records, decoder.position, str(error), options)
+                    continue
+                if not decoder.is_full:
+                    break
+                yield assembler.batch(*decoder.take())
+        rows, columns = decoder.take()
+        if rows:
+            yield assembler.batch(rows, columns)
         if options.is_read_committed:
             options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
@@ -292,11 +308,14 @@ class Fetches:
         return rows[0]
 
 
+def _span(each: Slice) -> int:
+    return each.end_offset - each.start_offset
+
+
 def cut(each: Slice, pieces: int) -> list[Slice]:
     """Cut a slice into `pieces` parts with almost equal numbers of offsets."""
-    span = each.end_offset - each.start_offset
     pieces = max(1, pieces)
-    cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
+    cuts = [each.start_offset + _span(each) * number // pieces for number in range(pieces + 1)]
     return [replace(each, start_offset=low, end_offset=high) for low, high in pairwise(cuts) if high > low]
 
 
@@ -354,27 +373,35 @@ class BrokerPlace:
     def size_bytes(self, each: Slice) -> int:
         """Return the size of a slice in bytes, estimated from a sample. Kafka's protocol does not report the size of a
         range of offsets."""
-        span = each.end_offset - each.start_offset
-        if span <= 0:
+        if _span(each) <= 0:
             return 0
         found, offsets = Fetches(self._cluster, each, UNCOMMITTED, size_bytes=SAMPLE_BYTES).sample()
-        return found * span // max(1, offsets)
+        return found * _span(each) // max(1, offsets)
 
     def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[BrokerTask]:
         parts: list[tuple[Slice, Outcomes | None]] = [(each, None) for each in slices]
         if with_outcomes and not options.is_read_committed:
             parts = [part for each in slices for part in self._with_outcomes(each)]
-        sizes = [self.size_bytes(each) for each, _ in parts]
+        sizes = self._sizes([each for each, _ in parts])
         limit, most = split_bytes(sum(sizes), options), options['maxRecordsPerPartition']
         tasks = []
         for (each, outcomes), size_bytes in zip(parts, sizes, strict=True):
-            span = each.end_offset - each.start_offset
-            pieces = max(1, -(-size_bytes // limit), -(-span // (most or span)))
+            pieces = max(1, -(-size_bytes // limit), -(-_span(each) // (most or _span(each))))
             if outcomes is not None:
                 pieces = max(pieces, len(outcomes.aborted) // ABORTED_OF_A_TASK + 1)
             tasks += [BrokerTask(self._kafka, part, outcomes and outcomes.of(part), size_bytes // pieces)
                       for part in cut(each, pieces)]
         return tasks
+
+    def _sizes(self, slices: Sequence[Slice]) -> list[int]:
+        """Return the estimated size of each slice in bytes."""
+        found: dict[Slice, int] = {}
+        for topic in dict.fromkeys(each.topic for each in slices):
+            of_topic = sorted((each for each in slices if each.topic == topic), key=_span, reverse=True)
+            sampled = {each: self.size_bytes(each) for each in of_topic[:SAMPLES]}
+            size_bytes, offsets = sum(sampled.values()), sum(map(_span, sampled))
+            found |= {each: size_bytes * _span(each) // max(1, offsets) for each in of_topic} | sampled
+        return [found[each] for each in slices]
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
         """Cut a slice at the last stable offset. Yield each part with its outcomes. For the part above the last stable

@@ -60,6 +60,12 @@ class FileTask:
             if options.is_read_committed:
                 options.skipped.aborted[each.topic, each.partition] += len(each.aborted_inside)
 
+    @staticmethod
+    def read_all(tasks: Sequence[FileTask], fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of tasks, one after the other."""
+        for each in tasks:
+            yield from each.read(fields, options)
+
 
 class FilePlace:
     """The partitions in one or more directories. Each directory is a log directory or a partition directory."""

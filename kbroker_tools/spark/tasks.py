@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,15 +33,15 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
     freeze_imports()
     skipped = Skipped()
     with message_first(DataLossError):
-        yield from rows_of(task, fields, options, skipped)
+        yield from rows_of([task], fields, options, skipped)
     write_skipped(skipped, options, name)
 
 
-def rows_of(task: Any, fields: list[Field], options: Options, skipped: Skipped) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task. Add the records that it skips to `skipped`."""
-    yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
-                                             options['failOnDataLoss'], options.is_read_committed,
-                                             options['timestampOverflow'], skipped))
+def rows_of(tasks: Sequence[Any], fields: list[Field], options: Options, skipped: Skipped) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of tasks of one place, one after the other. Add the records that they skip to `skipped`."""
+    yield from tasks[0].read_all(tasks, fields, ReadOptions(
+        options['batchRows'], options['batchBytes'], options['checkCrcs'], options['failOnDataLoss'],
+        options.is_read_committed, options['timestampOverflow'], skipped))
 
 
 @cache

@@ -20,10 +20,11 @@ from kbroker_tools.cluster.live_view import LiveView
 from kbroker_tools.spark import KafkaLogDataSource, broker_place
 from kbroker_tools.spark.broker_place import BrokerTask, Fetches
 from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions
-from kbroker_tools.spark.options import OptionError
-from kbroker_tools.spark.planning import Slice
+from kbroker_tools.spark.options import OptionError, parse_options
+from kbroker_tools.spark.planning import Slice, resolve
 from kbroker_tools.spark.schema import BY_NAME
 from kbroker_tools.spark.skipped import Skipped
+from kbroker_tools.spark.tasks import open_place, rows_of
 
 
 @pytest.fixture(scope='module')
@@ -207,6 +208,29 @@ def test_damage_that_a_broker_hands_on(kafka):
         rows(**asked)
     assert values(**asked, failOnDataLoss='false') == ['aaa', 'ccc']
     assert values(**asked, checkCrcs='false') == ['aaa', 'xbb', 'ccc']
+
+
+def test_many_partitions_need_few_samples_and_tasks_read_together_one_cluster(kafka, monkeypatch):
+    """A sample for each partition, and the metadata of all partitions for each task, would make 10,000 partitions
+    slow."""
+    create(kafka, 'many-partitions', 12)
+    for partition in range(12):
+        write(kafka, 'many-partitions', *('v' * 100 for _ in range(1 + partition)), partition=partition)
+    sampled, opened = [], []
+    monkeypatch.setattr(broker_place, 'SAMPLES', 3)
+    sample = Fetches.sample
+    monkeypatch.setattr(Fetches, 'sample', lambda self: sampled.append(self._each.partition) or sample(self))
+    options = parse_options(at(kafka, 'many-partitions'))
+    place = open_place(options)
+    tasks = place.tasks(resolve(place, options), options)
+    assert sorted(sampled) == [9, 10, 11]
+    sizes = {each.each.partition: each.size_bytes for each in tasks}
+    assert sizes[11] == 12 * sizes[0] > 12 * 100
+    monkeypatch.setattr(broker_place, 'Cluster', lambda config: opened.append(Cluster(config)) or opened[-1])
+    found = [row for batch in rows_of(tasks, [BY_NAME['partition']], options, Skipped())
+             for row in batch['partition'].to_pylist()]
+    assert found == [partition for partition in range(12) for _ in range(1 + partition)]
+    assert len(opened) == 1
 
 
 def answered(monkeypatch, *answers):

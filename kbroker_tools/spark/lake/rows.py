@@ -60,13 +60,12 @@ class Rows:
             wanted.append(BY_NAME['headers'])
         return list(dict.fromkeys(wanted))
 
-    def read(self, task: Any, totals: Totals) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task of the reader. Add their counts to `totals`. Raise what tasks of the reader
-        raise."""
+    def read(self, tasks: Sequence[Any], totals: Totals) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of tasks of the reader. Add their counts to `totals`. Raise what tasks of the reader raise."""
         import pyarrow as pa
         import pyarrow.compute as pc
         schema = self.schema
-        for batch in rows_of(task, self._read_fields(), self.options, totals.skipped):
+        for batch in rows_of(tasks, self._read_fields(), self.options, totals.skipped):
             if self.is_aborted:
                 batch = batch.filter(pc.equal(batch.column('outcome'), ABORTED))
             totals.count(batch)
@@ -124,14 +123,13 @@ class TableWork:
         totals, files = Totals(), []
         held: list[pa.RecordBatch] = []
         number = held_bytes = 0
-        for task in tasks:
-            for batch in self.rows.read(task, totals):
-                if held and held_bytes + batch.nbytes > self.target_bytes:
-                    files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
-                    number, held, held_bytes = number + 1, [], 0
-                if batch.num_rows:
-                    held.append(batch)
-                    held_bytes += batch.nbytes
+        for batch in self.rows.read(tasks, totals):
+            if held and held_bytes + batch.nbytes > self.target_bytes:
+                files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
+                number, held, held_bytes = number + 1, [], 0
+            if batch.num_rows:
+                held.append(batch)
+                held_bytes += batch.nbytes
         if held:
             files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
         return Written(files, totals)
