@@ -220,7 +220,7 @@ def test_many_partitions_need_few_samples_and_tasks_read_together_one_cluster(ka
     monkeypatch.setattr(broker_place, 'SAMPLES', 3)
     sample = Fetches.sample
     monkeypatch.setattr(Fetches, 'sample', lambda self: sampled.append(self._each.partition) or sample(self))
-    options = parse_options(at(kafka, 'many-partitions'))
+    options = parse_options({'kafka.bootstrap.servers': kafka.address, 'subscribe': 'many-partitions'})
     place = open_place(options)
     tasks = place.tasks(resolve(place, options), options)
     assert sorted(sampled) == [9, 10, 11]
