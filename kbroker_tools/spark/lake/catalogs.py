@@ -102,8 +102,8 @@ class CatalogSettings:
             raise IngestError(f'{self.where}: found no property uri, expected the address of the catalog')
         warehouse = str(found.get('warehouse', '/'))
         if kind != 'rest' and not warehouse.startswith('/') and ':' not in warehouse:
-            raise IngestError(f'{self.where}: found warehouse {warehouse}, expected a URI, or a path that begins with /: '
-                              'the catalog keeps the path as it is')
+            raise IngestError(f'{self.where}: found warehouse {warehouse}, expected a URI, or a path that begins with '
+                              '/: the catalog keeps the path as it is')
         if kind != 'rest':
             return load_catalog(name, **{**properties, 'type': kind})
         from kbroker_tools.spark.lake.iceberg_private import TimedRestCatalog
