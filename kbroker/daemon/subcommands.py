@@ -24,7 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         'get-offsets': 'Print offsets of partitions.',
         'delete-records': 'Delete the records of partitions before an offset.',
         'log-dirs': 'Print the sizes of partitions, by broker and log directory.',
-        'ingest': 'Write topics into files with Spark.',
+        'ingest': 'Write topics into files or a table.',
     },
     'Groups and transactions': {
         'groups': 'List and describe consumer groups, move and delete their offsets, delete groups.',
