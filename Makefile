@@ -22,7 +22,8 @@ PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tools/test_render.py \
     tests/tools/test_tools_topics.py tests/clients/test_aiokafka.py tests/clients/test_kafka_python.py \
     tests/client/test_client_face.py tests/spark/test_spark_files.py tests/spark/test_spark_session.py \
-    tests/spark/test_spark_sink.py tests/spark/test_spark_ingest.py tests/spark/test_spark_object_store.py
+    tests/spark/test_spark_sink.py tests/spark/test_spark_ingest.py tests/spark/test_spark_object_store.py \
+    tests/lake/test_lake_job.py tests/lake/test_lake_delta.py tests/lake/test_lake_iceberg.py tests/registry
 # The targets of `make wheels`: x86_64-linux-gnu and the like, or all of them.
 TARGETS ?=
 # Where `make package` installs the wheel.

@@ -2,7 +2,7 @@
 import pathlib
 import tomllib
 
-EXTRAS = ('oauth', 'spark', 'test')
+EXTRAS = ('oauth', 'spark', 'iceberg', 'delta', 'registry', 'test')
 
 
 def main():
