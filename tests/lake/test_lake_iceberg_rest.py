@@ -161,10 +161,11 @@ def test_a_table_may_not_be_created(table, proxy):
 
 
 def test_credentials_are_renewed_before_they_expire(table, proxy, store):
-    soon = round(time.time() * 1000) + 1
+    soon = round(time.time() * 1000) + 60_000
     lend_with_tables(proxy, store, soon)
     borrower = IcebergTable(table.name, {'uri': proxy.address}, {})
     state, attempt = borrower.load('default'), Attempt('default', 1)
+    borrower._access.obtained_ms -= 3_600_000       # borrowed an hour ago
     writer = pickle.loads(pickle.dumps(borrower.writer(state, attempt)))
     lend_with_tables(proxy, store, soon + 3_600_000)
     store.expire()
@@ -175,8 +176,10 @@ def test_credentials_are_renewed_before_they_expire(table, proxy, store):
     assert offsets_in(borrower) == [0, 1]
 
 
-def test_credentials_are_renewed_when_the_store_refuses_them(table, proxy, store):
-    lend_with_tables(proxy, store, None)
+@pytest.mark.parametrize('expires_at_ms', [None, 1])
+def test_credentials_are_renewed_when_the_store_refuses_them(table, proxy, store, expires_at_ms):
+    """The time is unknown, or was over on arrival because the clocks differ."""
+    lend_with_tables(proxy, store, expires_at_ms)
     borrower = IcebergTable(table.name, {'uri': proxy.address}, {})
     state, attempt = borrower.load('default'), Attempt('default', 1)
     writer = pickle.loads(pickle.dumps(borrower.writer(state, attempt)))
