@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.types import StringType
-from support.lake.catalogs import sql_catalog
+from support.lake.catalogs import maintain, sql_catalog
 from support.lake.iceberg_runs import COLUMNS, offsets_in, prepare, record_of, rows_of, run
 
 from kbroker_tools.spark.lake.iceberg import IcebergTable
@@ -98,6 +98,23 @@ def test_files_that_a_retained_snapshot_names_are_committed(table):
     expire(table)
     state = table.load('default')
     assert table.committed_files(state, first) == table.committed_files(state, second) == set()
+
+
+@pytest.mark.jvm
+@pytest.mark.soak
+def test_the_library_of_iceberg_reads_and_maintains_the_table(tmp_path):
+    table = IcebergTable('lake.days', sql_catalog(tmp_path), {})
+    table.create(COLUMNS, ['topic', 'date'])
+    attempts = [run(table, 0), run(table, 1, 2, day=1)]
+    before = [table.committed_files(table.load('default'), each) for each in attempts]
+    found = maintain(tmp_path, 'lake.days', '2026-03-02T00:00:00+00:00')
+    assert found == [f'{table.store.root}/{each}' for each in before[1]]
+    state = table.load('default')
+    assert len(state.handle.snapshots()) == 1
+    assert state.rolled_back is None
+    assert [table.committed_files(state, each) for each in attempts] == before
+    run(table, 3)
+    assert offsets_in(table) == [0, 1, 2, 3]
 
 
 def test_only_manifests_that_can_name_an_attempt_are_read(table, monkeypatch):

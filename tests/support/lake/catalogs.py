@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from support.kafka.apache_kafka import compiled, temporary_files
 
+LIMIT_S = 120
 REST = pathlib.Path(__file__).parent / 'rest'
 
 
@@ -36,6 +37,16 @@ def rest_catalog(directory: pathlib.Path, warehouse: str | None = None,
             yield {'type': 'rest', 'uri': f'http://127.0.0.1:{port}'}
         finally:
             process.kill()
+
+
+def maintain(directory: pathlib.Path, table: str, since: str) -> list[str]:
+    """Let Iceberg's own library find the files with rows since a time. It then rewrites the manifests of the table, and
+    expires all snapshots but the newest. `directory` is that of `sql_catalog`."""
+    done = subprocess.run(['java', '-Xmx256m', temporary_files(), '-Dorg.slf4j.simpleLogger.defaultLogLevel=error', '-cp',
+                           compiled(REST), 'Maintenance', str(directory / 'catalog.db'), str(directory / 'warehouse'),
+                           table, since], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def s3_settings(endpoint: str) -> dict[str, str]:
