@@ -42,9 +42,10 @@ def rest_catalog(directory: pathlib.Path, warehouse: str | None = None,
 def maintain(directory: pathlib.Path, table: str, since: str) -> list[str]:
     """Let Iceberg's own library find the files with rows since a time. It then rewrites the manifests of the table, and
     expires all snapshots but the newest. `directory` is that of `sql_catalog`."""
-    done = subprocess.run(['java', '-Xmx256m', temporary_files(), '-Dorg.slf4j.simpleLogger.defaultLogLevel=error', '-cp',
-                           compiled(REST), 'Maintenance', str(directory / 'catalog.db'), str(directory / 'warehouse'),
-                           table, since], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = ['java', '-Xmx256m', temporary_files(), '-Dorg.slf4j.simpleLogger.defaultLogLevel=error',
+               '-cp', compiled(REST), 'Maintenance', str(directory / 'catalog.db'), str(directory / 'warehouse'),
+               table, since]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
