@@ -170,6 +170,17 @@ def test_a_column_that_was_added_while_a_run_wrote_is_null_in_its_rows(table):
     assert handle_of(table).scan().to_arrow().column('note').to_pylist() == [None]
 
 
+def test_rows_that_lack_a_required_column_are_one_line(table):
+    with handle_of(table).update_schema(allow_incompatible_changes=True) as change:
+        change.add_column('note', StringType(), required=True, default_value='x')
+        change.update_column('key', required=True)
+    state, attempt = table.load('default'), Attempt('default', 1)
+    writer = table.writer(state, attempt)
+    with pytest.raises(IngestError, match=r'table lake\.orders: ') as error:
+        writer.write(rows_of(0), 'task-0')
+    assert '\n' not in str(error.value)
+
+
 @pytest.mark.parametrize('change', [lambda update: update.rename_column('key', 'k'),
                                     lambda update: update.delete_column('key')])
 def test_a_column_that_was_renamed_or_dropped_while_a_run_wrote_refuses_the_commit(table, change):

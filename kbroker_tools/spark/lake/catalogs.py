@@ -6,7 +6,8 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,15 +76,13 @@ class CatalogSettings:
             raise IngestError(f'found pyiceberg {pyiceberg.__version__}, expected {VERSION}*: pip install '
                               '"kbroker[iceberg]"')
         quiet()
-        try:
+        with explaining(self.where):
             try:
                 return self._open()
             except Exception as error:
                 if 'already exists' not in str(error):
                     raise
                 return self._open()     # another driver made the tables of a new SQL catalog at the same time
-        except Exception as error:
-            raise explained(error, self.where) from error
 
     def _open(self) -> Catalog:
         from pyiceberg.catalog import PY_CATALOG_IMPL, load_catalog
@@ -191,8 +190,14 @@ class FileAccess:
 
     def use(self, action: Callable[[FileIO], T]) -> T:
         """Return the result of an action on files. Repeat it once if it fails, and the catalog lends other credentials.
+
+        Raise OSError or SourceUnavailable if it fails for a while, and IngestError if it fails for good.
         """
         quiet()
+        with explaining(f'{self.settings.where}, table {".".join(self.table)}'):
+            return self._use(action)
+
+    def _use(self, action: Callable[[FileIO], T]) -> T:
         io = self.io()
         try:
             return action(io)
@@ -223,10 +228,8 @@ class FileAccess:
         """Borrow credentials again. Raise IngestError or SourceUnavailable if the catalog does not lend them."""
         if self.catalog is None:
             self.catalog = self.settings.open()
-        try:
+        with explaining(self.settings.where):
             self.properties = self._borrowed(self.catalog)
-        except Exception as error:
-            raise explained(error, self.settings.where) from error
         self.obtained_ms = time.time() * 1000
         self._io = None
 
@@ -258,6 +261,18 @@ def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
 DENIED = ('ACCESS_DENIED', 'AccessDenied', 'InvalidAccessKeyId', 'SignatureDoesNotMatch', 'ExpiredToken',
           'NO_SUCH_BUCKET', 'NoSuchBucket', 'INVALID_CLIENT_TOKEN_ID', 'INVALID_ACCESS_KEY_ID', 'SIGNATURE_DOES_NOT')
 """Parts of messages by which a store refuses a request that it will always refuse."""
+
+
+@contextmanager
+def explaining(where: str) -> Iterator[None]:
+    """Replace an exception of pyiceberg or of its libraries by one for the user. `where` names the catalog or table."""
+    try:
+        yield
+    except Exception as error:
+        found = explained(error, where)
+        if found is error:
+            raise
+        raise found from error
 
 
 def explained(error: Exception, where: str) -> Exception:

@@ -9,11 +9,19 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker_tools.spark.ingest_source import DATE
-from kbroker_tools.spark.lake.catalogs import CatalogSettings, FileAccess, explained, file_access, quiet, text_of
+from kbroker_tools.spark.lake.catalogs import (
+    CatalogSettings,
+    FileAccess,
+    explained,
+    explaining,
+    file_access,
+    text_of,
+)
 from kbroker_tools.spark.lake.store import Store
 from kbroker_tools.spark.lake.table_format import (
     PROPERTY,
@@ -65,6 +73,10 @@ class IcebergTable:
         scheme, host, path = io.parse_location(self._location, io.properties)
         return Store(io.fs_by_scheme(scheme, host), path.rstrip('/'))
 
+    @property
+    def _where(self) -> str:
+        return f'{self._settings.where}, table {self.name}'
+
     def _catalog(self) -> Catalog:
         if self._opened is None:
             self._opened = self._settings.open()
@@ -76,21 +88,20 @@ class IcebergTable:
         columns = self._with_ids(schema)
 
         def create_table() -> None:
-            catalog.create_table(self.name, columns, partition_spec=_partition_spec(columns, partition_by),
-                                 properties=_properties(schema))
-        try:
+            try:
+                catalog.create_table(self.name, columns, partition_spec=_partition_spec(columns, partition_by),
+                                     properties=_properties(schema))
+            except ValueError:
+                if 'warehouse' in catalog.properties:
+                    raise
+                raise IngestError(f'{self._settings.where}: found no property warehouse, expected the directory or URI '
+                                  'of new tables') from None
+        with explaining(self._where), suppress(TableAlreadyExistsError):    # another driver was faster
             try:
                 create_table()
             except NoSuchNamespaceError:
                 _create_namespace(catalog, namespace)
                 create_table()
-        except TableAlreadyExistsError:
-            pass                        # another driver was faster
-        except Exception as error:
-            if isinstance(error, ValueError) and 'warehouse' not in catalog.properties:
-                raise IngestError(f'{self._settings.where}: found no property warehouse, expected the directory or URI '
-                                  'of new tables') from error
-            raise explained(error, f'{self._settings.where}, table {self.name}') from error
 
     def _identifier(self) -> tuple[tuple[str, ...], str]:
         *namespace, table = self.name.split('.')
@@ -102,12 +113,11 @@ class IcebergTable:
         from pyiceberg.exceptions import NoSuchTableError
         self._identifier()
         catalog = self._catalog()
-        try:
-            table = catalog.load_table(self.name)
-        except NoSuchTableError:
-            return None
-        except Exception as error:
-            raise explained(error, f'{self._settings.where}, table {self.name}') from error
+        with explaining(self._where):
+            try:
+                table = catalog.load_table(self.name)
+            except NoSuchTableError:
+                return None
         if table.metadata.format_version != FORMAT_VERSION:
             raise IngestError(f'{self.name}: found a table of format version {table.metadata.format_version}, expected '
                               f'version {FORMAT_VERSION}, the one that kbroker writes')
@@ -160,10 +170,8 @@ class IcebergTable:
 
     def add_columns(self, state: State, schema: pa.Schema) -> None:
         from kbroker_tools.spark.lake.iceberg_private import stage_columns
-        try:
+        with explaining(f'{self.name}: the columns cannot be added'):
             staged = stage_columns(state.handle, schema)
-        except Exception as error:
-            raise explained(error, f'{self.name}: the columns cannot be added') from error
         if staged.updates:
             self._send(state.handle, staged)
 
@@ -213,7 +221,6 @@ class IcebergTable:
     def _outcome(self, table: Table, error: Exception) -> Exception:
         """Return the meaning of an error of a commit: whether the commit can have succeeded."""
         from pyiceberg.exceptions import BadRequestError, RESTError, TooManyRequestsError
-        where = f'{self._settings.where}, table {self.name}'
         status = getattr(getattr(error.__cause__, 'response', None), 'status_code', None)
         if status == 404:
             return Refused(text_of(error))
@@ -221,10 +228,10 @@ class IcebergTable:
             # A commit to another branch took the sequence number. Catalogs report that as a wrong request.
             return Refused(text_of(error))
         if _was_not_sent(error) or isinstance(error, TooManyRequestsError):
-            return explained(error, where)
+            return explained(error, self._where)
         if isinstance(error, RESTError) and status is not None and 400 <= status < 500 and status != 408:
-            return explained(error, where)
-        return ReplyLost(f'{where}: {text_of(error)}')
+            return explained(error, self._where)
+        return ReplyLost(f'{self._where}: {text_of(error)}')
 
     def _has_changed(self, table: Table) -> bool:
         try:
@@ -257,7 +264,6 @@ class IcebergWriter:
 
     def write(self, rows: pa.Table, name: str) -> list[bytes]:
         from kbroker_tools.spark.lake.iceberg_private import FILE_NAME, write_files
-        quiet()
         if not rows.num_rows:
             return []
         metadata = self.metadata.model_copy(update={'properties': self.metadata.properties | {FILE_NAME: name}})
