@@ -73,8 +73,8 @@ class DeltaLakeTable:
         self._where = location(uri)
         self._settings = dict(store)
         self._log: DeltaLog | None = None
-        self._unrestored: dict[str, tuple[int, int]] = {}
-        """The newest run of a job, and a later version up to which the log has no RESTORE after it."""
+        self._unrestored: dict[str, tuple[str, int, int]] = {}
+        """The id of the table, the newest run of a job, and a version up to which the log has no RESTORE after it."""
 
     @property
     def store(self) -> Store:
@@ -182,7 +182,7 @@ class DeltaLakeTable:
                               'loses them, so the next offsets are unknown; give another --job')
         run = max(runs)
         rolled_back = None
-        if run and (restored := self._restored(table.version(), job, run)):
+        if run and (restored := self._restored(table, job, run)):
             before, at = restored
             rolled_back = (f'version {at} is a RESTORE after run {run} of job {job}: rows of it may be gone, but their '
                            'offsets are still recorded')
@@ -195,12 +195,13 @@ class DeltaLakeTable:
                               'was replaced or restored, or the property was removed; give another --job')
         return record_of(where, valid, txns, job, run) if valid else None, rolled_back
 
-    def _restored(self, version: int, job: str, run: int) -> tuple[int | None, int] | None:
+    def _restored(self, table: DeltaTable, job: str, run: int) -> tuple[int | None, int] | None:
         """Return the version of the newest run and the version of a RESTORE after it. The first is None if the log does
         not reach back to the run. Return None if the log has no such RESTORE."""
         restored = at = None
-        for commit in self._opened_log().backwards(version):
-            if restored is None and self._unrestored.get(job) == (run, commit.version):
+        known = str(table.metadata().id), run
+        for commit in self._opened_log().backwards(table.version()):
+            if restored is None and self._unrestored.get(job) == (*known, commit.version):
                 break
             if run in versions(commit.txns, job, 'run'):
                 at = commit.version
@@ -209,7 +210,7 @@ class DeltaLakeTable:
                 restored = commit.version
         if restored is not None:
             return at, restored
-        self._unrestored[job] = run, version
+        self._unrestored[job] = *known, table.version()
         return None
 
     # ---- the columns
