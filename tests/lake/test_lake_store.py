@@ -23,6 +23,12 @@ def test_files_are_listed_below_a_path_and_relative_to_the_root(store):
     assert list(store.list('nothing')) == []
 
 
+def test_a_small_file_has_its_bytes(store):
+    store.put('markers/1', b'{}')
+    with store.filesystem.open_input_stream(f'{store.root}/markers/1') as stream:
+        assert stream.read() == b'{}'
+
+
 def test_a_file_or_directory_that_is_gone_can_be_deleted(store):
     store.put('data/1', b'')
     for _ in range(2):

@@ -69,10 +69,11 @@ def _race(uri: str, settings: Mapping[str, str]) -> int:
     """Let several writers commit one version. Return how many succeeded."""
     import pyarrow as pa
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import CommitFailedError, DeltaError
     options = dict(settings)
     try:
-        DeltaTable.create(uri, pa.schema([('probe', pa.int64())]), mode='ignore', storage_options=options)
+        with suppress(CommitFailedError):   # it exists, also if the reply to its creation was lost
+            DeltaTable.create(uri, pa.schema([('probe', pa.int64())]), mode='ignore', storage_options=options)
         tables = [DeltaTable(uri, storage_options=options) for _ in range(WRITERS)]
         barrier = Barrier(WRITERS, timeout=LIMIT_S)
         with ThreadPoolExecutor(WRITERS) as threads:

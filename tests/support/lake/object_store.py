@@ -117,7 +117,9 @@ class FaultyApp:
         self._requests: list[str] = []
 
     def __call__(self, request: dict[str, Any], start: Start) -> Iterable[bytes]:
-        body = request['wsgi.input'].read(int(request.get('CONTENT_LENGTH') or 0))
+        stream = request['wsgi.input']      # pyarrow sends chunks
+        body = stream.read() if request.get('wsgi.input_terminated') else stream.read(
+            int(request.get('CONTENT_LENGTH') or 0))
         path = request['PATH_INFO']
         if path in (FAULTS, REQUESTS):
             return self._command(path, body, start)

@@ -14,7 +14,7 @@ KINDS = ('simulated histories', 'power cuts', 'failed writes and syncs',
          'kills of a broker, a client or an application', 'damaged directories', 'damaged requests',
          'mutated tokens of logins', 'fuzz runs', 'minutes of processor time of fuzzing',
          'histories beside Apache Kafka', 'hand-overs in chains of programs', 'minutes of random cuts',
-         'minutes of kbroker-verify', 'minutes of mixed load')
+         'minutes of kbroker-verify', 'minutes of mixed load', 'failures of an ingest into a table')
 """The kinds of counts, which are the rows of the table."""
 _ROW = re.compile(r'^\| ([^|]+?) \| ([\d,]+) \|$', re.MULTILINE)
 
