@@ -57,13 +57,9 @@ class AvroSchema:
     def _parse(self, text: str) -> Node:
         import fastavro
         try:
-            found = json.loads(text)
-            # Plain text that is not in quotes is the name of a primitive type, for many registries.
-            return fastavro.parse_schema(found, self._named)
-        except (ValueError, RecursionError) as error:
-            raise RegistryError(f'found {_start(text)}, which is not an Avro schema: {_line(error)}') from None
-        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, KeyError, TypeError,
-                AttributeError) as error:
+            return fastavro.parse_schema(json.loads(text), self._named)
+        except (ValueError, RecursionError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, KeyError,
+                TypeError, AttributeError) as error:    # fastavro raises the last three for JSON of a wrong shape
             raise RegistryError(f'found {_start(text)}, which is not an Avro schema: {_line(error)}') from None
 
     def node(self, node: Node) -> Node:

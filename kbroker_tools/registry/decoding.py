@@ -82,11 +82,18 @@ class ValueSchema:
         """Return the decoder for values of these topics.
 
         `recorded` is the shape that an earlier run recorded. It stays in use. But if `evolve` is true, and the newest
-        version in the registry only adds fields, the newest version is used. Raise RegistryError if a setting or a
+        version of all subjects only adds fields, the newest version is used. Raise RegistryError if a setting or a
         schema is wrong, RegistryUnavailable if the registry fails, and OSError if a file cannot be read.
         """
         if self.kind not in FORMATS:
             raise RegistryError(f'--value-format: found {self.kind!r}, expected one of {", ".join(FORMATS)}')
+        try:
+            return self._decoder(topics, recorded, evolve)
+        except ImportError as error:
+            raise RegistryError(f'values in {self.kind} need the package {error.name}, which is missing; expected '
+                                'pip install "kbroker[registry]"') from None
+
+    def _decoder(self, topics: Sequence[str], recorded: Sequence[str] | None, evolve: bool) -> ValueDecoder:
         if not self.uses_registry:
             return Decoder(self.kind, self._from_option().text, None)
         url, subject, message = _place(self.schema)
@@ -96,12 +103,19 @@ class ValueSchema:
         if recorded is not None and not evolve:
             return Decoder(self.kind, recorded[1], client)
         newest = self._newest(client, [subject] if subject else [f'{topic}-value' for topic in topics], message)
-        if recorded is None or newest.text == recorded[1]:
-            return Decoder(self.kind, newest.text, client)
-        added = added_fields(FORMATS[self.kind](recorded[1]).type, newest.type)
-        if not added:
-            return Decoder(self.kind, recorded[1], client)
-        return Decoder(self.kind, newest.text, client, added)
+        first = next(iter(newest))
+        for other, each in newest.items():
+            if each.text == newest[first].text:
+                continue
+            if recorded is not None:        # one subject is ahead of another
+                return Decoder(self.kind, recorded[1], client)
+            raise RegistryError(f'{client.name}: the newest schemas of subjects {first} and {other} differ, expected '
+                                'the same for all topics: name the one to read by with --value-schema '
+                                'registry:#SUBJECT, or ingest each topic by a job of its own')
+        if recorded is None or newest[first].text == recorded[1]:
+            return Decoder(self.kind, newest[first].text, client)
+        added = added_fields(FORMATS[self.kind](recorded[1]).type, newest[first].type)
+        return Decoder(self.kind, newest[first].text if added else recorded[1], client, added or [])
 
     def _from_option(self) -> Format:
         try:
@@ -109,8 +123,8 @@ class ValueSchema:
         except RegistryError as error:
             raise RegistryError(f'--value-schema: {error}') from None
 
-    def _newest(self, client: RegistryClient, subjects: Sequence[str], message: str | None) -> Format:
-        """Return the newest schema of the subjects. Raise RegistryError if it is not the same for all."""
+    def _newest(self, client: RegistryClient, subjects: Sequence[str], message: str | None) -> dict[str, Format]:
+        """Return the newest schema of each subject."""
         found: dict[str, Format] = {}
         for subject in dict.fromkeys(subjects):
             schema = client.newest(subject)
@@ -121,13 +135,7 @@ class ValueSchema:
                 raise RegistryError(f'{client.name}: subject {subject} has a schema in {schema.kind}, expected '
                                     f'--value-format {self.kind}')
             found[subject] = self._format_of(client, subject, schema, message)
-        first = next(iter(found))
-        for subject, each in found.items():
-            if each.text != found[first].text:
-                raise RegistryError(f'{client.name}: the newest schemas of subjects {first} and {subject} differ, '
-                                    'expected the same for all topics: name the one to read by with --value-schema '
-                                    'registry:#SUBJECT, or ingest each topic by a job of its own')
-        return found[first]
+        return found
 
     def _format_of(self, client: RegistryClient, subject: str, schema: Schema, message: str | None) -> Format:
         texts = {name: each.text for name, each in client.references(schema).items()}

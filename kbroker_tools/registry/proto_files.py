@@ -22,8 +22,8 @@ CONFLUENT = {
     'confluent/type/decimal.proto': 'syntax = "proto3"; package confluent.type; message Decimal { bytes value = 1; '
                                     'uint32 precision = 2; int32 scale = 3; }'}
 """Files that Confluent's serializers do not register either. The first has only options, which are skipped."""
-MAIN = 'value.proto'
-"""The name of a file that came without one."""
+MAIN = 'kbroker/value.proto'
+"""The name of the file that a subject has. A registry names only the files that it imports."""
 
 
 def file_of(name: str, text: str) -> FileDescriptorProto:

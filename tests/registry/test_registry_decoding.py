@@ -1,6 +1,7 @@
 """Columns of values with schema ids, written by Confluent's serializers, and the choice of the reader's schema."""
 import json
 import pickle
+import sys
 
 import pyarrow as pa
 import pytest
@@ -142,6 +143,22 @@ def test_topics_with_different_schemas_need_a_named_subject(registry):
     with pytest.raises(RegistryError, match=r'a-value and b-value differ, .* --value-schema registry:#SUBJECT'):
         schema_of(registry).decoder(['a', 'b'])
     assert schema_of(registry, 'registry:#b-value').decoder(['a', 'b']).shape[1] == json.dumps(V2)
+
+
+def test_topics_whose_schemas_grow_one_after_the_other_keep_the_recorded_one_until_the_last_has_grown(registry):
+    for topic in 'ab':
+        registry.add(f'{topic}-value', json.dumps(V1))
+    recorded = schema_of(registry).decoder(['a', 'b']).shape
+    registry.add('a-value', json.dumps(V2))
+    assert schema_of(registry).decoder(['a', 'b'], recorded, True).shape == recorded
+    registry.add('b-value', json.dumps(V2))
+    assert schema_of(registry).decoder(['a', 'b'], recorded, True).added == ['cents']
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'fastavro', None)
+    with pytest.raises(RegistryError, match=r'need the package fastavro, .* pip install "kbroker\[registry\]"'):
+        ValueSchema('avro', json.dumps(V1)).decoder(['t'])
 
 
 def test_references_are_resolved(registry):
