@@ -58,8 +58,8 @@ def shell_on(broker, directory):
 
 
 def can_run(line):
-    """Spark needs Java."""
-    return not line.startswith('kbroker-ingest') or shutil.which('java') is not None
+    """An ingest into files runs in Spark, which needs Java."""
+    return not line.startswith('kbroker-ingest') or '--to-table' in line or shutil.which('java') is not None
 
 
 def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
@@ -103,15 +103,21 @@ def test_the_first_steps_in_the_help_of_kbroker_show_a_transaction(shell):
 MAINTAINERS = 'docs/releasing.md'
 """The page whose commands change a checkout. tests/packaging tests them."""
 NOT_RUN = ('sudo ', 'pip install ', 'python3 -m venv ', 'uv tool ', 'pipx ', 'make ', 'kbroker serve ',
-           'kbroker-check --accept ', 'kbroker-proxy ', 'kbroker-verify ', 'podman ', 'podman-compose ')
+           'kbroker-check --accept ', 'kbroker-proxy ', 'kbroker-verify ', 'podman ', 'podman-compose ',
+           'spark-submit ')
 """The beginnings of lines that `check_without_running` checks instead of running: they change the machine, do not end,
-take minutes, or need a stopped broker. `make containers` types those of podman.
+take minutes, or need a stopped broker or a cluster. `make containers` types those of podman.
+"""
+STORES = ('s3://',)
+"""Parts of lines that need an object store. `check_without_running` checks these lines, too."""
+TABLES = 'docs/lake.md'
+"""The page whose blocks of properties are files for the commands on it. The first line of a block is the file's name.
 """
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):
     """Before the commands, the test runs the program of README.md, creates two topics, and initializes the
-    transactional id of a Spark query.
+    transactional id of a Spark query. It also writes the files that the page about tables shows.
     """
     program, = blocks('README.md', 'python')
     program = program.replace('127.0.0.1:9092', broker.address)
@@ -121,11 +127,14 @@ def test_the_commands_of_the_documents_run(broker, tmp_path):
     shell(f'kbroker-topics --bootstrap-server localhost:9092 --create --topic {LEDGER_TOPIC} '
           '--config cleanup.policy=compact')
     Producer({'bootstrap.servers': broker.address, 'transactional.id': 'word-count~d'}).init_transactions()
+    for text in blocks(TABLES, 'properties'):
+        name = re.match(r'# (\S+[.]properties)\n', text)[1]
+        (tmp_path / 'examples' / name).write_text(text.replace('/data/', f'{tmp_path / "examples"}/'))
     lines = [line for page in PAGES if page != MAINTAINERS for block in blocks(page, 'sh')
              for line in block.splitlines()]
     assert len(lines) > 20
     for line in lines:
-        if line.startswith(NOT_RUN):
+        if line.startswith(NOT_RUN) or any(store in line for store in STORES):
             check_without_running(line)
         elif can_run(line):
             done = shell(line.replace('/data/', ''))
@@ -146,10 +155,14 @@ def check_without_running(line):
                                      if word != '&'])
     elif words[0] == 'kbroker-verify':
         main_of('verify').make_context('verify', words[1:])
+    elif '--to-table' in words:
+        options = words[words.index('--topics'):]
+        main_of('ingest').make_context('ingest', [__file__ if word.endswith('.properties') else word
+                                                  for word in options])
     elif 'install' in words:
-        extra = re.search(r'\[(\w+)\]', line)
+        named = re.search(r'\[([\w,]+)\]', line)
         extras = tomllib.loads(text_of('pyproject.toml'))['project']['optional-dependencies']
-        assert words[words.index('install') + 1] == '.' or extra[1] in extras, line
+        assert words[words.index('install') + 1] == '.' or set(named[1].split(',')) <= extras.keys(), line
 
 
 def test_completion_without_an_installation_is_loaded_by_the_shell(shell):
