@@ -166,7 +166,7 @@ def test_the_page_of_spark_has_every_option_with_its_default():
 def test_the_page_of_spark_has_every_option_of_the_sink_with_its_default():
     named = {name.strip('`'): default.strip('`') for name, default, _ in rows_of_table(
         'docs/spark.md', 'option of the sink')}
-    assert (named.pop('kafka.*'), named.pop('kafka.bootstrap.servers')) == ('', '')
+    assert (named.pop('kafka.*'), named.pop('topic.config.*'), named.pop('kafka.bootstrap.servers')) == ('', '', '')
     assert (named.pop('kafka.batch.size'), named.pop('kafka.buffer.memory'), named.pop('kafka.linger.ms')) == (
         f'{sink_options.BATCH_BYTES >> 10} KiB', f'{sink_options.BUFFER_BYTES >> 20} MiB',
         str(sink_options.LINGER_MS))

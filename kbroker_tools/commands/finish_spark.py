@@ -10,7 +10,7 @@ import click
 from kbroker.base.errors import ErrorCode
 from kbroker.client import KafkaError
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
-from kbroker_tools.base.render import Column, Output
+from kbroker_tools.base.render import Column, Output, words_for_time
 from kbroker_tools.cluster.opening import broker_options, live, open_view
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import Ledger
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from kbroker.client.descriptions import TransactionInfo
 
 DECIDED = [Column('prefix', 'Prefix'), Column('owner', 'Owner'), Column('batch', 'Batch'), Column('rows', 'Rows'),
-           Column('tasks', 'Tasks'), Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch')]
+           Column('time_ms', 'Time'), Column('tasks', 'Tasks'), Column('producer_id', 'ProducerId'),
+           Column('producer_epoch', 'ProducerEpoch')]
 COMMITTED = ('PrepareCommit', 'CompleteCommit')
 SETTLED = ('Empty', 'CompleteCommit', 'CompleteAbort', 'Dead')
 
@@ -60,8 +61,9 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, dry_run: boo
     store = BrokerStore(options, admin.cluster)
     words, decisions = _finish(_Wish(prefix, accept_loss, dry_run, output), store, row)
     output.note(words)
-    output.table(DECIDED, [(prefix, each.unit.owner, each.unit.batch, each.rows, len(each.handles),
-                            each.pair.producer_id, each.pair.producer_epoch) for each in decisions])
+    output.table(DECIDED, [(prefix, each.unit.owner, each.unit.batch, each.rows,
+                            each.time_ms if as_json or each.time_ms is None else words_for_time(each.time_ms),
+                            len(each.handles), each.pair.producer_id, each.pair.producer_epoch) for each in decisions])
 
 
 def _driver(admin: Admin, prefix: str) -> TransactionInfo | None:

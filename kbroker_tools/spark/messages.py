@@ -1,7 +1,9 @@
-"""The errors of a query that Spark shows without a traceback, and the check that the Python of the workers has all
-packages."""
+"""The errors of a query that Spark shows without a traceback, the warnings of its Python workers, and the check that
+their Python has all packages.
+"""
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -32,6 +34,27 @@ EXPLAINED = (ConfigError, ColumnError, TimestampError, MissingPackageError, Kafk
 """The errors whose message says what was found and expected. They are caused by the user, a broker or the network."""
 
 
+def is_worker() -> bool:
+    """Return whether Spark has started this process as a Python worker."""
+    return any(name.startswith(WORKER) for name in os.environ)
+
+
+def warn_on_stderr() -> None:
+    """Write the warnings of the data source to stderr, if this process is a Python worker. Spark copies the stderr of
+    its workers to that of the driver or the executor.
+
+    Without a handler, Python would do the same. But with spark.sql.pyspark.worker.logging.enabled, PySpark adds a
+    handler that collects log records in a table. Then they would no longer reach the terminal.
+    """
+    if is_worker():
+        handler = logging.StreamHandler(sys.__stderr__)
+        handler.setFormatter(logging.Formatter('%(levelname)s kbroker: %(message)s'))
+        logging.getLogger(__package__).addHandler(handler)
+
+
+warn_on_stderr()
+
+
 @contextmanager
 def message_first(*more: type[Exception]) -> Iterator[None]:
     """Make PySpark show only the message, without the traceback, if the block raises an `EXPLAINED` error or one of
@@ -44,7 +67,7 @@ def message_first(*more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds:
-        if any(name.startswith(WORKER) for name in os.environ):
+        if is_worker():
             os.environ[HIDE_TRACEBACK] = '1'
         raise
 

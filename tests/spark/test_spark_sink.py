@@ -1,10 +1,16 @@
 """The sink through Spark: jobs, micro-batches, and commits that fail around the decision."""
+import json
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
+from support.brokers.broker_process import ROOT
 from support.clients.committed_records import committed_records
 from support.spark.sink_query import COMMIT_RAISES_AFTER, COMMIT_RAISES_BEFORE, ROWS, THE_END, error_of, start_query
+from support.spark.spark_machine import quick_start
 
 from kbroker.client import Admin
 from kbroker.client.admin import NewTopic
@@ -12,6 +18,22 @@ from kbroker_tools.spark.sink.values import tasks_of
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 PARTITIONS = 4
+WRITES_TWICE = '''
+import json, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()
+spark.conf.set('spark.sql.pyspark.worker.logging.enabled', 'true')
+write = (spark.range(0, 10).selectExpr('CAST(id AS STRING) AS value').write.format('kbroker').mode('append')
+         .options(**json.loads(sys.argv[1])))
+write.save()
+write.save()
+for row in spark.tvf.python_worker_logs().where("logger LIKE 'kbroker%'").collect():
+    print(row.level, row.msg)
+try:
+    write.option('ifWritten', 'error').save()
+except Exception as error:
+    print(str(error).splitlines()[0])
+'''
 
 
 @pytest.fixture
@@ -65,6 +87,23 @@ def test_tasks_of_a_job_write_in_transactions_of_their_own(spark, shared_broker,
         ids = [row.transactional_id for row in kafka.list_transactions()
                if row.transactional_id.startswith(beginning)]
         assert len(ids) == writers
+
+
+def test_a_job_that_was_written_before_is_a_line_on_stderr_and_a_row_of_sparks_worker_logs(shared_broker, tmp_path):
+    """A log record alone would reach either the terminal or the table of Spark, but not both."""
+    given = options(shared_broker, 'again', idempotencyKey='monday', createTopics='true', topicPartitions='3')
+    program = tmp_path / 'program.py'
+    program.write_text(WRITES_TWICE)
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / 'kbroker_tools/spark/autoload')))
+    done = subprocess.run(
+        [sys.executable, program, json.dumps(given)], capture_output=True, text=True, cwd=tmp_path, timeout=500,
+        check=False, env=os.environ | quick_start() | {'PYTHONPATH': paths, 'PYSPARK_PYTHON': sys.executable,
+                                                       'SPARK_LOCAL_IP': '127.0.0.1'})
+    skipped, refused = done.stdout.splitlines()
+    assert re.fullmatch(r"WARNING job 'monday' with the prefix 'p-again' was written before \(10 rows, \S+ \S+Z\), so "
+                        'nothing was written now. For another job, give another idempotencyKey', skipped), done
+    assert skipped.replace('WARNING', 'WARNING kbroker:') in done.stderr.splitlines()
+    assert "SinkError: job 'monday' with the prefix 'p-again' was written before (10 rows" in refused
 
 
 def test_at_least_once_needs_no_prefix(spark, shared_broker, kafka):

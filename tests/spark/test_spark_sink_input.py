@@ -1,5 +1,7 @@
 """The sink without Spark: options, columns and rows, and the state of the broker that is checked before any write."""
+import json
 import pickle
+import re
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -34,8 +36,9 @@ from kbroker_tools.spark.sink.options import ROWS, parse_sink_options
 from kbroker_tools.spark.sink.protocol import Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_rows, staged_batches
 from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.topics import NewTopics
 from kbroker_tools.spark.sink.values import QUERY, Commit, Decision, SinkError, Staged, Unit, driver_id
-from kbroker_tools.spark.sink.writer import PlanError
+from kbroker_tools.spark.sink.writer import PlanError, TaskResult
 
 PAGE = (ROOT / 'docs' / 'spark.md').read_text()
 NEEDED = {'kafka.bootstrap.servers': 'b:1', 'transactionalIdPrefix': 'p', 'topic': 't'}
@@ -54,6 +57,10 @@ TEXTS = {
     'maxPrepared': ('10000', 10_000, '10001'),
     'twoPhase': ('off', False, 'true'),
     'decisionMargin': ('10s', 10_000, '1 minute'),
+    'ifWritten': ('error', True, 'fail'),
+    'createTopics': ('true', NewTopics(), 'maybe'),
+    'topicPartitions': ('6', 6, '0'),
+    'topicReplicationFactor': ('3', 3, '32768'),
 }
 
 
@@ -62,9 +69,11 @@ TEXTS = {
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row.name)
 def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     good, value, bad = TEXTS[row.name]
-    needed = NEEDED | ({'commit': 'auto'} if row.place in ('auto', 'tasks') else {})
+    needed = NEEDED | {'auto': {'commit': 'auto'}, 'tasks': {'commit': 'auto'}, 'topics': {'createTopics': 'true'}}.get(
+        row.place, {}) | ({'idempotencyKey': 'a'} if row.name == 'ifWritten' else {})
     parsed = parse_sink_options(needed | {row.name: good}, is_stream=False)
-    assert value in vars(parsed).values()
+    found = parsed.new_topics if row.place == 'topics' else parsed
+    assert value in vars(found).values()
     assert f'`{row.name}`' in PAGE
     with pytest.raises(OptionError, match=f'option {row.name}: found .*, expected '):
         parse_sink_options(needed | {row.name: bad}, is_stream=False)
@@ -80,6 +89,7 @@ def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     ({'kafka.retries': '0'}, r'kafka\.enable\.idempotence: .* retries above 0'),
     ({'kafka.linger.ms': 'soon'}, r'kafka\.linger\.ms: '),
     ({'idempotencyKey': 'a'}, 'idempotencyKey: not allowed here: it is for df.write only'),
+    ({'ifWritten': 'error'}, 'ifWritten: not allowed here: it is for df.write only'),
     ({'twoPhase': 'on'}, 'twoPhase: not allowed here: it is for commit=prepared or commit=auto'),
     ({'maxStagedBytes': '1m', 'commit': 'prepared'}, 'maxStagedBytes: not allowed here: it is for commit=auto'),
     ({'delivery': 'at_least_once', 'commit': 'auto'}, 'commit: not allowed here: it is for delivery=exactly_once'),
@@ -284,8 +294,31 @@ def test_a_unit_that_was_written_before_says_that_nothing_is_written_now(shared_
     given = options(shared_broker, 'said')
     for _ in range(2):
         commit(given, 5, staged(monkeypatch, planned(given), 5, 'x'))
-    assert [record.getMessage() for record in caplog.records] == [
-        "micro-batch 5 of query q with the prefix 'said' was written before, so nothing was written now"]
+    (record,) = caplog.records
+    assert re.fullmatch(r"micro-batch 5 of query q with the prefix 'said' was written before \(1 rows, \S+ \S+Z\), so "
+                        'nothing was written now', record.getMessage())
+
+
+def test_finish_spark_shows_when_each_job_was_written(shared_broker, admin):
+    create(admin, 'shown', 1)
+    given = options(shared_broker, 'shown', idempotencyKey='monday')
+    task = pickle.loads(pickle.dumps(KafkaLogDataSource(given).writer(VALUE, False)))
+    task.commit([TaskResult(Staged(task.plan, task.unit))])
+    arguments = ['finish-spark', '--bootstrap-server', shared_broker.address, '--prefix', 'shown', '--dry-run']
+    row = json.loads(CliRunner().invoke(main, [*arguments, '--json']).stdout)
+    assert (row['owner'], row['rows']) == ('job.monday', 0) and row['time_ms'] > 1_700_000_000_000
+    assert re.search(r'job\.monday\s+0\s+0\s+\d{4}-\S+ \S+Z\s', CliRunner().invoke(main, arguments).stdout)
+
+
+def test_a_job_that_was_written_before_is_an_error_if_wanted(shared_broker, admin):
+    create(admin, 'strict', 1)
+    given = options(shared_broker, 'strict', idempotencyKey='monday', ifWritten='error')
+    task = pickle.loads(pickle.dumps(KafkaLogDataSource(given).writer(VALUE, False)))
+    task.commit([TaskResult(Staged(task.plan, task.unit))])
+    with pytest.raises(PlanError, match=r"job 'monday' with the prefix 'strict' was written before \(0 rows, \S+ \S+Z\)"
+                       ', and ifWritten=error. For another job, give another idempotencyKey'):
+        pickle.dumps(KafkaLogDataSource(given).writer(VALUE, False))
+    pickle.dumps(KafkaLogDataSource(given | {'idempotencyKey': 'tuesday'}).writer(VALUE, False))
 
 
 def test_a_row_that_the_topic_refuses_leaves_nothing_of_its_micro_batch(shared_broker, admin, monkeypatch):

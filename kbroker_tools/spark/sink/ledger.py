@@ -89,15 +89,16 @@ class Ledger:
         found: dict[str, Decision] = {}
         with Consumer(self._cluster, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
             consumer.assign([partition])
-            for key, value in self._records(consumer, end_offset, timeout_ms):
+            for key, value, time_ms in self._records(consumer, end_offset, timeout_ms):
                 if key.startswith(f'{prefix}~'.encode()):
-                    decision = Decision.read(key, value)
+                    decision = Decision.read(key, value, time_ms)
                     found.pop(decision.unit.owner, None)
                     found[decision.unit.owner] = decision
             is_whole = (consumer.position(*partition) or 0) >= end_offset
         return list(found.values()), None if is_whole else end_offset
 
-    def _records(self, consumer: Consumer, end_offset: int, timeout_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    def _records(self, consumer: Consumer, end_offset: int, timeout_ms: int
+                 ) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield the committed records below `end_offset`, and perhaps some above it. Stop early when the time is up."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while (consumer.position(self._topic, 0) or 0) < end_offset:
@@ -105,7 +106,7 @@ class Ledger:
             for batch in batches:
                 for record in batch.records():
                     if record.value is not None:
-                        yield record.key or b'', record.value
+                        yield record.key or b'', record.value, record.timestamp_ms
             if not batches and self._clock.monotonic_ms() > deadline_ms:
                 return
 

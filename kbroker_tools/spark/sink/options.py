@@ -10,6 +10,7 @@ from kbroker.base.errors import ConfigError
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.settings.options import choice, whole_number
+from kbroker.settings.rows import boolean
 from kbroker_tools.spark.options import (
     IGNORED,
     MIB,
@@ -19,6 +20,7 @@ from kbroker_tools.spark.options import (
     parse_duration_ms,
     suggestion,
 )
+from kbroker_tools.spark.sink.topics import CHOSEN_BY_BROKER, CONFIG_PREFIX, NewTopics
 from kbroker_tools.spark.sink.values import Commit
 
 MOST_TASKS = 10_000
@@ -58,7 +60,8 @@ LINGER_MS = 100
 """The default of kafka.linger.ms. A task sends all remaining rows immediately when it ends, so no row waits this long
 at the end."""
 LEAST_MARGIN_MS = 1000
-MOST_TIMEOUT_MS = 2**31 - 1
+INT16_MAX, INT32_MAX = 2**15 - 1, 2**31 - 1
+MOST_TIMEOUT_MS = INT32_MAX
 """The longest timeout of a transaction, in milliseconds, that Kafka's protocol can represent."""
 CLIENT_SETTINGS = frozenset({*CONNECTION_SETTINGS, *SECURITY_SETTINGS, *ProducerSettings.defaults()}) - PROTECTED.keys()
 
@@ -104,6 +107,7 @@ ROWS = (
     Row('delivery', choice(EXACTLY_ONCE, 'at_least_once'), EXACTLY_ONCE),
     Row('transactionalIdPrefix', _prefix, None),
     Row('idempotencyKey', _key, None, 'batch'),
+    Row('ifWritten', choice('skip', 'error'), 'skip', 'batch'),
     Row('ledgerTopic', _topic, LEDGER_TOPIC),
     Row('commit', _commit, Commit.DRIVER),
     Row('maxDriverBytes', parse_bytes, 256 * MIB),
@@ -112,9 +116,13 @@ ROWS = (
     Row('twoPhase', choice(*TWO_PHASE), 'auto', 'tasks'),
     Row('decisionMargin', _margin_ms, 60_000, 'tasks'),
     Row('transactionTimeout', _timeout_ms, None),
+    Row('createTopics', boolean, False),
+    Row('topicPartitions', whole_number(1, INT32_MAX), None, 'topics'),
+    Row('topicReplicationFactor', whole_number(1, INT16_MAX), None, 'topics'),
 )
 """The options of the sink. `docs/spark.md` describes them."""
-AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix')
+AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix', 'createTopics', 'topicPartitions',
+                 'topicReplicationFactor')
 """The options that are allowed with delivery=at_least_once. The prefix is allowed, although it has no effect, because a
 query may change its delivery."""
 WITH_COMMIT = {'auto': (Commit.AUTO,), 'tasks': (Commit.PREPARED, Commit.AUTO)}
@@ -145,6 +153,10 @@ class SinkOptions:
     task_timeout_ms: int
     """The timeout in milliseconds of a task's transaction without two-phase commit."""
     kafka: dict[str, str] = field(repr=False)
+    new_topics: NewTopics | None = None
+    """The form of the topics that the sink creates. None if only the broker creates topics, as for any producer."""
+    refuses_repetition: bool = False
+    """True if a job that was written before is an error. Otherwise it is skipped."""
 
     def connection(self) -> dict[str, str]:
         """Return the settings that every client of the sink has."""
@@ -175,6 +187,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
     found and the value that was expected, if an option is wrong."""
     values: dict[str, Any] = {row.name: row.default for row in ROWS}
     kafka: dict[str, str] = {}
+    topic_configs: dict[str, str] = {}
     names = set()
     for name, text in given.items():
         lower = name.lower()
@@ -182,6 +195,9 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
             continue
         if lower.startswith('kafka.'):
             _take_client_setting(kafka, lower, text)
+            continue
+        if lower.startswith(CONFIG_PREFIX) and lower != CONFIG_PREFIX:
+            topic_configs[lower.removeprefix(CONFIG_PREFIX)] = text
             continue
         row = BY_NAME.get(lower)
         if row is None:
@@ -191,12 +207,14 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
         values[row.name] = row.value_of(text, refusal=OptionError)
         names.add(row.name)
     _check_together(values, names, kafka)
+    new_topics = _new_topics(values, names, topic_configs)
     timeout_ms = values['transactionTimeout']
     return SinkOptions(
         values['topic'], values['delivery'] == EXACTLY_ONCE, values['transactionalIdPrefix'] or '',
         values['idempotencyKey'], values['ledgerTopic'], values['commit'], values['maxDriverBytes'],
         values['maxStagedBytes'], values['maxPrepared'], TWO_PHASE[values['twoPhase']],
-        values['decisionMargin'], timeout_ms or DRIVER_TIMEOUT_MS, timeout_ms or TASK_TIMEOUT_MS, kafka)
+        values['decisionMargin'], timeout_ms or DRIVER_TIMEOUT_MS, timeout_ms or TASK_TIMEOUT_MS, kafka,
+        new_topics, values['ifWritten'] == 'error')
 
 
 def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Mapping[str, str]) -> None:
@@ -207,6 +225,8 @@ def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Ma
         raise OptionError('transactionalIdPrefix', 'found none; delivery=exactly_once needs it')
     if values['topic'] == values['ledgerTopic']:
         raise OptionError('topic', f'found {values["topic"]!r}, which is the ledger of the sink')
+    if 'ifWritten' in names and values['idempotencyKey'] is None:
+        raise OptionError('ifWritten', 'not allowed here: it is for a job with an idempotencyKey')
     for row in ROWS:
         if row.name not in names:
             continue
@@ -220,6 +240,17 @@ def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Ma
     if values['commit'] is not Commit.DRIVER and values['decisionMargin'] >= timeout_ms:
         raise OptionError('decisionMargin', f'found {values["decisionMargin"]} ms, expected less than the '
                           f'transactionTimeout of the tasks, {timeout_ms} ms')
+
+
+def _new_topics(values: Mapping[str, Any], names: Collection[str], configs: Mapping[str, str]) -> NewTopics | None:
+    """Return the form of new topics, or None without createTopics. Raise OptionError for a form without it."""
+    if values['createTopics']:
+        return NewTopics(values['topicPartitions'] or CHOSEN_BY_BROKER,
+                         values['topicReplicationFactor'] or CHOSEN_BY_BROKER, configs)
+    for name in (*(row.name for row in ROWS if row.place == 'topics' and row.name in names),
+                 *(CONFIG_PREFIX + name for name in configs)):
+        raise OptionError(name, 'not allowed here: it is for createTopics=true')
+    return None
 
 
 def _check_producer(kafka: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.rows import send_rows, staged_batches
+from kbroker_tools.spark.sink.topics import create_topics
 from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, Visible, driver_id
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -128,11 +129,16 @@ class BrokerStore(TaskTransactions):
                 raise SinkError(f'found {topic} in the column topic, which is the ledger of the sink')
 
     def _existing(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return {topic: number of partitions}. The broker creates a missing topic, as it does for any producer.
+        """Return {topic: number of partitions}. With createTopics, missing topics are created here. Otherwise the
+        broker creates a missing topic, as it does for any producer.
 
-        Raise SinkError if it does not create the topic.
+        Raise SinkError if a topic is not created.
         """
         found = partition_counts(self.cluster, topics)
+        missing = [topic for topic in topics if topic not in found]
+        if missing and self._options.new_topics is not None:
+            create_topics(self.cluster, missing, self._options.new_topics)
+            return found | partition_counts(self.cluster, missing)
         limit_ms = ProducerSettings.from_properties(self._options.producer()).max_block_ms
         for topic in topics:
             if topic not in found:
@@ -141,8 +147,8 @@ class BrokerStore(TaskTransactions):
                 except KafkaError as error:
                     if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         raise
-                    raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first, or set '
-                                    'auto.create.topics.enable of the broker') from None
+                    raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first, use '
+                                    'createTopics=true, or set auto.create.topics.enable of the broker') from None
         return found
 
 

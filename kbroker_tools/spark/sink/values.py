@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -115,6 +115,8 @@ class Decision:
     pair: ProducerIdAndEpoch
     handles: tuple[Handle, ...] = ()
     """The transactions of tasks that are committed together with the unit."""
+    time_ms: int | None = field(default=None, compare=False)
+    """The time at which the row was written to the ledger. None before that."""
 
     def key(self) -> bytes:
         """Return the key of the row. No two owners have the same key, because a prefix has no `~`."""
@@ -129,7 +131,7 @@ class Decision:
                                      for handle in self.handles]}).encode()
 
     @classmethod
-    def read(cls, key: bytes, value: bytes) -> Decision:
+    def read(cls, key: bytes, value: bytes, time_ms: int | None = None) -> Decision:
         """Return the decision in a row of the ledger. Raise SinkError if the row has other content."""
         try:
             prefix, _, owner = key.decode().partition('~')
@@ -139,7 +141,7 @@ class Decision:
             return cls(prefix, Unit(owner, int(found['batch'])), int(found['rows']),
                        ProducerIdAndEpoch(int(found['producer_id']), int(found['producer_epoch'])),
                        tuple(Handle(tasks_of(prefix) + name, ProducerIdAndEpoch(int(producer_id), int(epoch)))
-                             for name, producer_id, epoch in found['tasks']))
+                             for name, producer_id, epoch in found['tasks']), time_ms)
         except (ValueError, KeyError, TypeError) as error:
             raise SinkError(f'the ledger has a row that the sink did not write, with key {key!r}: {error}') from None
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pickle import PickleError
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from kbroker.base.errors import KafkaError
 from kbroker.client.errors import ClientError
+from kbroker_tools.base.render import words_for_time
 from kbroker_tools.spark.messages import EXPLAINED, message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
@@ -28,7 +29,18 @@ from kbroker_tools.spark.sink.rows import RowChecks, check_schema
 from kbroker_tools.spark.sink.settling import in_words
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
-from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, LateError, LostRowsError, Plan, SinkError, Staged, Unit
+from kbroker_tools.spark.sink.values import (
+    JOB,
+    QUERY,
+    Commit,
+    Decision,
+    LateError,
+    LostRowsError,
+    Plan,
+    SinkError,
+    Staged,
+    Unit,
+)
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -54,6 +66,16 @@ class PlanError(PickleError):
     pickling, PySpark prints a traceback."""
 
 
+@contextmanager
+def _planning() -> Iterator[None]:
+    """Raise the explained errors of a plan as PlanError."""
+    with message_first(PlanError):
+        try:
+            yield
+        except EXPLAINED as error:
+            raise PlanError(f'{type(error).__name__}: {error}') from error
+
+
 class _Writer:
     """A writer for rows with columns that the sink accepts."""
 
@@ -71,13 +93,10 @@ class _Planned(_Writer, ABC):
     def is_owner(self, owner: str) -> bool:
         """Return whether the tasks need to know the last decision of this owner."""
 
-    @message_first(PlanError)
     def __getstate__(self) -> dict[str, Any]:
         if self.plan is None:
-            try:
+            with _planning():
                 self.plan = self._make_plan()
-            except EXPLAINED as error:
-                raise PlanError(f'{type(error).__name__}: {error}') from error
         return self.__dict__
 
     def _make_plan(self) -> Plan:
@@ -123,16 +142,14 @@ class _Planned(_Writer, ABC):
         """Write the staged rows and the decision in one transaction. Then end the transactions of the tasks."""
         bounds = Bounds(self.options.max_driver_bytes, self.options.decision_margin_ms)
         with closing(BrokerStore(self.options)) as store:
-            decision = protocol.commit(store, _staged(messages), bounds)
-        if decision is None:
-            logger.warning('%s', self.skipped(messages))
+            if protocol.commit(store, _staged(messages), bounds) is None:
+                unit = next(staged.unit for staged in _staged(messages) if staged is not None)
+                logger.warning('%s', self.skipped(unit, store.visible_decisions(self.options.prefix).decisions))
 
-    def skipped(self, messages: Messages) -> str:
+    def skipped(self, unit: Unit, decisions: Sequence[Decision]) -> str:
         """Return a sentence which says that the unit was already written."""
-        unit = next(staged.unit for staged in _staged(messages) if staged is not None)
         again = '' if unit.owner.startswith(QUERY) else '. For another job, give another idempotencyKey'
-        return (f'{unit} with the prefix {self.options.prefix!r} was written before, so nothing was written '
-                f'now{again}')
+        return f'{written_before(unit, self.options.prefix, decisions)}, so nothing was written now{again}'
 
     def withdraw(self, messages: Messages) -> None:
         """End the transactions of the tasks, if possible. The next plan ends the remaining transactions.
@@ -160,6 +177,15 @@ class _Planned(_Writer, ABC):
         else:
             if stopped is not None:
                 logger.warning('%s was stopped: %s', what, _withdrawn(stopped))
+
+
+def written_before(unit: Unit, prefix: str, decisions: Sequence[Decision]) -> str:
+    """Return the beginning of a sentence which says when the unit was written, if the ledger still has it."""
+    words = f'{unit} with the prefix {prefix!r} was written before'
+    for decision in decisions:
+        if decision.unit == unit and decision.time_ms is not None:
+            words += f' ({decision.rows:,} rows, {words_for_time(decision.time_ms)})'
+    return words
 
 
 def _withdrawn(stopped: Stopped) -> str:
@@ -190,6 +216,15 @@ class JobWriter(_Planned, DataSourceArrowWriter):
 
     def is_owner(self, owner: str) -> bool:
         return self.unit.is_repeatable and owner == self.unit.owner
+
+    def _make_plan(self) -> Plan:
+        made = super()._make_plan()
+        if self.options.refuses_repetition and made.is_decided(self.unit):
+            with closing(BrokerStore(self.options)) as store:
+                decisions = store.visible_decisions(made.prefix).decisions
+            raise SinkError(f'{written_before(self.unit, made.prefix, decisions)}, and ifWritten=error. For another '
+                            'job, give another idempotencyKey')
+        return made
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.run_task(self.unit, iterator)
@@ -223,7 +258,19 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
 
 
 class _Direct(_Writer):
-    """The common part of the two writers with delivery=at_least_once. Tasks write without transactions."""
+    """The common part of the two writers with delivery=at_least_once. Tasks write without transactions.
+
+    Only a driver that creates topics connects to the broker before the tasks.
+    """
+
+    is_checked = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.options.new_topics is not None and not self.is_checked:
+            with _planning(), closing(BrokerStore(self.options)) as store:
+                store.check_topic()
+                self.is_checked = True
+        return self.__dict__
 
     @message_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
