@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import signal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from kbroker_tools.spark.lake.columns import check_columns, is_extended
 from kbroker_tools.spark.lake.delta import DeltaLakeTable
 from kbroker_tools.spark.lake.iceberg import IcebergTable
 from kbroker_tools.spark.lake.job import TableJob
-from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, bundled
+from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, TableWork, bundled
 from kbroker_tools.spark.lake.runners import ProcessRunner
 from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
 from kbroker_tools.spark.ledger import IngestError
@@ -430,6 +431,16 @@ class Task:
 def test_small_tasks_share_a_bundle(sizes, options, bundles):
     options = parse_options({'path': '/log', **options})
     assert [len(each) for each in bundled([Task(size) for size in sizes], options)] == bundles
+
+
+@pytest.mark.parametrize(('rows', 'chunks'), [(1, 1), (20_000, 5)])
+def test_small_batches_are_combined_before_they_are_written(rows, chunks, monkeypatch):
+    batch = pa.RecordBatch.from_pydict({'offset': list(range(rows))})
+    written = []
+    monkeypatch.setattr(Rows, 'read', lambda self, tasks, totals: iter([batch] * 5))
+    writer = SimpleNamespace(write=lambda rows, name: written.append(rows) or [])
+    TableWork(Rows(parse_options({'path': '/', 'subscribe': 't'})), writer, 1 << 30).run([], 'name')
+    assert [(table.num_rows, table.column('offset').num_chunks) for table in written] == [(rows * 5, chunks)]
 
 
 def test_attempts_are_found_by_the_names_of_their_markers():

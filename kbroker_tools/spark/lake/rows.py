@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 UNDECODED = 'value_undecoded'
 ABORTED = 'aborted'
+SMALL_BATCH_BYTES = MIB // 16
+"""Batches that are smaller on average are combined before they are written. pyiceberg takes 1.3 s of processor time for
+10,000 batches of one row, and 0.05 s if they are combined."""
 LEAST_BYTES = 8 * MIB
 """The least bytes of the log for a task. So a run over little data writes few files, and starts few processes."""
 
@@ -119,20 +122,25 @@ class TableWork:
     def run(self, tasks: Sequence[Any], name: str) -> Written:
         """Read tasks of the reader, and write their rows to files. `name` begins the names of the files, and no other
         attempt has it."""
-        import pyarrow as pa
         totals, files = Totals(), []
         held: list[pa.RecordBatch] = []
         number = held_bytes = 0
         for batch in self.rows.read(tasks, totals):
             if held and held_bytes + batch.nbytes > self.target_bytes:
-                files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
+                files += self.writer.write(_table(held, held_bytes), f'{name}-{number:05d}')
                 number, held, held_bytes = number + 1, [], 0
             if batch.num_rows:
                 held.append(batch)
                 held_bytes += batch.nbytes
         if held:
-            files += self.writer.write(pa.Table.from_batches(held), f'{name}-{number:05d}')
+            files += self.writer.write(_table(held, held_bytes), f'{name}-{number:05d}')
         return Written(files, totals)
+
+
+def _table(batches: list[pa.RecordBatch], size_bytes: int) -> pa.Table:
+    import pyarrow as pa
+    table = pa.Table.from_batches(batches)
+    return table.combine_chunks() if size_bytes < len(batches) * SMALL_BATCH_BYTES else table
 
 
 def bundled(tasks: Sequence[Any], options: Options) -> list[list[Any]]:
