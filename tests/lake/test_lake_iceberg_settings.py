@@ -8,6 +8,7 @@ import pytest
 from support.lake.catalogs import sql_catalog
 from support.lake.iceberg_runs import COLUMNS, offsets_in, prepare, run
 
+from kbroker_tools.spark.lake import iceberg_private
 from kbroker_tools.spark.lake.catalogs import CatalogSettings
 from kbroker_tools.spark.lake.iceberg import IcebergTable
 from kbroker_tools.spark.lake.table_format import Refused, SourceUnavailable
@@ -77,6 +78,19 @@ def test_a_catalog_without_a_warehouse(tmp_path):
     catalog = sql_catalog(tmp_path)
     del catalog['warehouse']
     assert 'found no property warehouse, expected the directory or URI of new tables' in str(error_of(catalog))
+
+
+def test_a_uri_of_azure_names_a_container_and_an_account():
+    pytest.importorskip('pyarrow', '21')
+    from pyarrow.fs import AzureFileSystem
+    token = {'adls.sas-token.account.dfs.core.windows.net': 'sig=x'}
+    io = iceberg_private.SyncedFileIO(token)
+    location = 'abfss://lake@account.dfs.core.windows.net/tables/orders'
+    scheme, host, path = io.parse_location(location)
+    assert path == 'lake/tables/orders'
+    assert io.parse_location('abfss://lake/tables/orders')[2] == path
+    expected = AzureFileSystem('account', sas_token='sig=x')
+    assert io.fs_by_scheme(scheme, host) == expected != AzureFileSystem('account')
 
 
 @pytest.mark.parametrize('name', ['orders', 'a..b', '.x', 'a.', ''])

@@ -32,7 +32,7 @@ NESTED = ('auth.', 'ssl.')
 """The beginnings of properties that pyiceberg has as nested dictionaries."""
 INTEGERS = ('glue.max-retries',)
 """Properties that pyiceberg does not accept as texts."""
-OF_OTHERS = ('header.', 'auth.', 'ssl.', 'kbroker.')
+OF_OTHERS = ('header.', 'auth.', 'ssl.', 'adls.sas-token.')
 CHECKED = ('s3.', 'gcs.', 'adls.', 'hdfs.', 'glue.', 'client.', 'hive.', 'rest.', 'dynamodb.')
 """The beginnings of properties whose names pyiceberg knows all."""
 CONSTANT = re.compile(r'^[A-Z][A-Z0-9_]* = "([a-z0-9][a-z0-9._-]+)"', re.MULTILINE)

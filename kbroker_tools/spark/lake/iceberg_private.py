@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO
@@ -29,10 +30,13 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import IcebergType
 
 CONNECT_TIMEOUT_S = 10
 REPLY_TIMEOUT_S = 120
+AZURE = ('abfs', 'abfss', 'wasb', 'wasbs')
+SAS_TOKEN = 'adls.sas-token'
 FILE_NAME = 'kbroker.file-name'
 """A property that only the copy of the metadata in a writer has: the beginning of the names of its files."""
 
@@ -56,7 +60,26 @@ def _timed(session: Any) -> Any:
 
 class SyncedFileIO(PyArrowFileIO):
     """The file access of pyiceberg through pyarrow. It also syncs local files when they are closed: data files,
-    manifests and the metadata of the table. So a catalog never names a file that a power cut can take away."""
+    manifests and the metadata of the table. So a catalog never names a file that a power cut can take away.
+
+    It accepts the usual URIs of Azure, abfss://CONTAINER@ACCOUNT.HOST/PATH, and tokens for single accounts. pyiceberg
+    accepts them only with another library than pyarrow.
+    """
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        scheme, place, path = PyArrowFileIO.parse_location(location, properties)
+        if scheme in AZURE:
+            path = place.partition('@')[0] + path.removeprefix(place)
+        return scheme, place, path
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        host = (netloc or '').partition('@')[2]
+        if scheme not in AZURE or not host:
+            return super()._initialize_fs(scheme, netloc)
+        found = self.properties | {'adls.account-name': host.partition('.')[0]}
+        token = found.get(f'{SAS_TOKEN}.{host}')
+        return PyArrowFileIO({SAS_TOKEN: token} | found if token else found)._initialize_azure_fs()
 
     def _initialize_local_fs(self) -> SyncedFileSystem:
         return SyncedFileSystem()
