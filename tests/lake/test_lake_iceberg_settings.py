@@ -116,7 +116,7 @@ def test_a_database_that_cannot_be_opened_may_return(tmp_path):
 
 def test_missing_packages(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pyiceberg.catalog.sql', None)
-    assert "pip install 'pyiceberg[sql-sqlite]'" in str(error_of(sql_catalog(tmp_path)))
+    assert "pip install 'pyiceberg[sql-sqlite]' (import of pyiceberg" in str(error_of(sql_catalog(tmp_path)))
     monkeypatch.setattr('pyiceberg.__version__', '0.13.0')
     assert 'found pyiceberg 0.13.0, expected 0.12.*' in str(error_of(sql_catalog(tmp_path)))
     monkeypatch.setitem(sys.modules, 'pyiceberg', None)

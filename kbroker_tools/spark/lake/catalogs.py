@@ -287,6 +287,8 @@ def explained(error: Exception, where: str) -> Exception:
         if isinstance(error, of_requests.SSLError | ValueError):
             return IngestError(f'{where}: {text}')
         return SourceUnavailable(f'{where} does not reply: {text}')
+    if isinstance(error, of_pyiceberg.NotInstalledError) and isinstance(error.__cause__, ImportError):
+        return IngestError(f'{where}: {text} ({text_of(error.__cause__)})')
     if isinstance(error, of_pyiceberg.UnauthorizedError | of_pyiceberg.ForbiddenError | of_pyiceberg.OAuthError
                   | of_pyiceberg.AuthorizationExpiredError):
         return IngestError(f'{where} refuses the request for want of rights: {text}')
