@@ -99,8 +99,19 @@ def test_a_name_without_a_namespace(tmp_path, name):
 
 
 def test_a_warehouse_that_cannot_be_reached(tmp_path):
+    error = error_of(sql_catalog(tmp_path) | {'warehouse': f'file://localhost{tmp_path}'})
+    assert 'expected file:///PATH' in str(error)
     assert isinstance(error_of(sql_catalog(tmp_path) | {'warehouse': 'foo://x'}), IngestError)
     assert isinstance(error_of(sql_catalog(tmp_path) | {'warehouse': '/proc/x'}), OSError)
+
+
+@pytest.mark.parametrize('warehouse', ['file://{}', 'file:{}', '{}/', '{}/with space & 50%20'])
+def test_forms_of_a_local_warehouse(tmp_path, warehouse):
+    table = IcebergTable('lake.orders', sql_catalog(tmp_path) | {'warehouse': warehouse.format(tmp_path)}, {})
+    table.create(COLUMNS, ['topic'])
+    attempt = run(table, 0, 1)
+    assert offsets_in(table) == [0, 1]
+    assert table.committed_files(table.load('default'), attempt) == set(table.store.list(table.directory(attempt)))
 
 
 def test_a_file_access_of_the_user_is_refused(tmp_path):

@@ -69,6 +69,8 @@ class SyncedFileIO(PyArrowFileIO):
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
         scheme, place, path = PyArrowFileIO.parse_location(location, properties)
+        if scheme == 'file' and not path.startswith('/'):
+            raise ValueError(f'found {location}, expected file:///PATH')
         if scheme in AZURE:
             path = place.partition('@')[0] + path.removeprefix(place)
         return scheme, place, path
