@@ -46,7 +46,8 @@ def formats():
     avro = written(WRITER, {'id': 1, 'who': 'me', 'tags': ['a', None], 'map': {'k': {'x': 1.5}}, 'gone': [b'x'],
                             'at': 5, 'price': Decimal('.5'), 'kind': 'B'})
     order = class_of(ORDER, PROTO_PARTS, 'shop.v1.Order')(
-        id=5, who='a', items=[{'sku': 's', 'kind': 1}], by={'k': {'sku': 'z'}}, numbers=[1.5], thing={'a': 4})
+        id=5, who='a', items=[{'sku': 's', 'kind': 1}], numbers=[1.5], thing={'a': 4})
+    order.by['k'].sku = 'z'
     text = b'{"id": 1, "who": "me", "tags": ["a", null], "map": {"k": {"x": 1.5}}, "at": "2020-01-01", "price": 1.5}'
     return {
         'avro': (json.dumps(READER), prefix_of(1) + avro),

@@ -98,9 +98,10 @@ def column_of(chosen, data):
 
 def test_each_type_has_its_column(order, make_order):
     assert order.type == COLUMNS
-    message = make_order(id=5, who='a', items=[{'sku': 's', 'kind': 1}, {}], by={'k': {'sku': 'z'}}, colors={3: 5},
+    message = make_order(id=5, who='a', items=[{'sku': 's', 'kind': 1}, {}], colors={3: 5},
                          cash=0, maybe=0, big=2**64 - 1, small=2**32 - 1, raw=b'x', numbers=[1.5], color=9,
                          thing={'a': 4, 'grp': {'g': 9}}, price={'value': b'\5', 'scale': 1}, nothing={})
+    message.by['k'].sku = 'z'
     message.at.FromDatetime(datetime.datetime(1969, 12, 31, 1, 2, 3, 4))
     message.extra.update({'a': [1, None, {'b': 'c'}]})
     message.wrapped.SetInParent()
