@@ -1,6 +1,8 @@
 """Protobuf values as Arrow columns: the types, the compiler of `.proto` texts, message indexes and damaged values."""
 import datetime
+import importlib
 import json
+import pathlib
 import pickle
 from decimal import Decimal
 
@@ -13,7 +15,7 @@ from kbroker_tools.registry.errors import RegistryError
 from kbroker_tools.registry.framing import prefix_of
 from kbroker_tools.registry.proto_files import descriptor_of, files_of
 from kbroker_tools.registry.proto_text import compile_text, message_at
-from kbroker_tools.registry.protobuf import ProtobufFormat
+from kbroker_tools.registry.protobuf import ProtobufFormat, is_many
 
 ORDER = '''
 // A comment; with "quotes".
@@ -250,3 +252,45 @@ def test_a_descriptor_file_needs_no_registry(tmp_path):
             ValueSchema('protobuf', schema).decoder(['t'])
     with pytest.raises(FileNotFoundError):
         ValueSchema('protobuf', f'{tmp_path}/gone:Order').decoder(['t'])
+
+
+def proto_texts():
+    """Return the `.proto` files of Google's package, which has the modules that protoc made of them."""
+    import google.type.date_pb2
+    root = pathlib.Path(google.type.date_pb2.__file__).parents[2]
+    return {str(path.relative_to(root)): path.read_text() for path in sorted((root / 'google').rglob('*.proto'))}
+
+
+def described(file):
+    """Return what decides the bytes of the messages of a file, and what the names of its enums are."""
+    def message_of(message):
+        fields = [(each.name, each.number, each.type, each.has_presence, is_many(each),
+                   each.message_type and each.message_type.full_name, each.enum_type and each.enum_type.full_name,
+                   each.containing_oneof and each.containing_oneof.name) for each in message.fields]
+        return message.full_name, message.GetOptions().map_entry, fields, [*map(message_of, message.nested_types)], [
+            *map(enum_of, message.enum_types)]
+
+    def enum_of(enum):
+        return enum.full_name, [(each.name, each.number) for each in enum.values]
+    return [*map(message_of, file.message_types_by_name.values())], [*map(enum_of, file.enum_types_by_name.values())]
+
+
+def test_texts_are_compiled_as_protoc_compiles_them():
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    texts = proto_texts()
+    assert len(texts) > 40
+    for name, text in texts.items():
+        judge = importlib.import_module(name.removesuffix('.proto').replace('/', '.') + '_pb2').DESCRIPTOR
+        pool, added = DescriptorPool(), set()
+
+        def add(file, pool=pool, added=added):
+            for each in file.dependencies:
+                add(each, pool, added)
+            if file.name not in added:
+                added.add(file.name)
+                pool.AddSerializedFile(FileDescriptorProto.FromString(file.serialized_pb).SerializeToString())
+        for each in judge.dependencies:
+            add(each)
+        pool.AddSerializedFile(compile_text(name, text).SerializeToString())
+        assert described(pool.FindFileByName(name)) == described(judge), name
