@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar('F', bound=Callable[..., Any])
 
-FORMATS = ('avro', 'json')
+FORMATS = ('avro', 'protobuf', 'json')
 MOST_CODECS = 1000
 SIDES = ('key', 'value')
 
@@ -106,18 +106,25 @@ class Codecs:
             raise ValueError(found)
         return found
 
+    def references(self, schema: Schema) -> dict[str, str]:
+        """Return the texts of the schemas that a schema uses, by their names."""
+        return {name: each.text for name, each in answer_of(lambda: self.client.references(schema)).items()}
+
     def make(self, kind: str, schema: Schema, indexes: tuple[int, ...]) -> Codec:
         """Return the codec for a schema. Raise ValueError or RegistryError if the schema is invalid or of another kind.
         Raise ToolError if a package is missing."""
         if schema.kind != kind:
             raise ValueError(f'found a schema of the format {schema.kind}, expected {kind}')
-        references = {name: each.text for name, each in answer_of(lambda: self.client.references(schema)).items()}
-        if kind == 'avro':
-            from kbroker_tools.console.avro_json import AvroJson
-            try:
+        references = self.references(schema)
+        try:
+            if kind == 'avro':
+                from kbroker_tools.console.avro_json import AvroJson
                 return AvroJson(schema.text, references)
-            except ImportError as error:
-                raise _missing(error) from None
+            if kind == 'protobuf':
+                from kbroker_tools.console.protobuf_json import ProtobufJson
+                return ProtobufJson(schema.text, references, indexes)
+        except ImportError as error:
+            raise _missing(error) from None
         return SchemaJson(schema.text, references)
 
 
@@ -319,6 +326,9 @@ def schema_options(function: F) -> F:
         click.option('--value-schema', metavar='SCHEMA|@FILE', help='The schema for values. It is registered under the '
                      'subject TOPIC-value, unless it is there.  [default: the newest of this subject]'),
         click.option('--key-schema', metavar='SCHEMA|@FILE', help='The schema for keys, under the subject TOPIC-key.'),
+        click.option('--value-message', metavar='NAME', help='The full name of a Protobuf message, such as '
+                     'package.Message.  [default: the first message of the schema]'),
+        click.option('--key-message', metavar='NAME', help='The full name of the Protobuf message of keys.'),
         click.option('--schema-id-in', type=click.Choice(['prefix', 'header']), default='prefix', show_default=True,
                      help='The place for the id of a schema. Not every reader knows the headers __value_schema_id and '
                      '__key_schema_id.'),
@@ -338,32 +348,39 @@ def encodings_of(options: Mapping[str, Any], topic: str) -> dict[str, Encoding]:
     for side in SIDES:
         if options[f'{side}_schema'] is not None and side not in formats:
             raise click.UsageError(f'--{side}-schema needs --{side}-format')
+        if options[f'{side}_message'] is not None and formats.get(side) != 'protobuf':
+            raise click.UsageError(f'--{side}-message needs --{side}-format protobuf')
     if not formats:
         return {}
     codecs = open_registry(options)
-    return {side: _encoding(codecs, side, kind, f'{topic}-{side}', options[f'{side}_schema'],
-                            options['schema_id_in'] == 'header') for side, kind in formats.items()}
+    return {side: _encoding(codecs, side, kind, f'{topic}-{side}', options) for side, kind in formats.items()}
 
 
-def _encoding(codecs: Codecs, side: str, kind: str, subject: str, text: str | None, is_in_header: bool) -> Encoding:
+def _encoding(codecs: Codecs, side: str, kind: str, subject: str, options: Mapping[str, Any]) -> Encoding:
     from kbroker_tools.registry.client import Schema
     from kbroker_tools.registry.errors import RegistryError
     from kbroker_tools.registry.framing import KEY_HEADER, VALUE_HEADER, prefix_of
-    indexes = (0,) if kind == 'protobuf' else ()
+    text: str | None = options[f'{side}_schema']
+    indexes: tuple[int, ...] = ()
     found = Schema(kind, _text_or_file(side, text)) if text is not None else answer_of(
         lambda: codecs.client.newest(subject))
     if found is None:
         raise ToolError(f'{codecs.client.name}: found no schema under the subject {subject}, expected one: give '
                         f'--{side}-schema @FILE')
     try:
+        if kind == 'protobuf' and found.kind == kind:
+            from kbroker_tools.console.protobuf_json import indexes_of
+            indexes = indexes_of(found.text, codecs.references(found), options[f'{side}_message'])
         codec = codecs.make(kind, found, indexes)
+    except ImportError as error:
+        raise _missing(error) from None
     except (ValueError, RegistryError) as error:
         where = f'--{side}-schema' if text is not None else f'{codecs.client.name}, subject {subject}'
         raise ToolError(f'{where}: {error}') from None
     schema_id = found.id if text is None else answer_of(lambda: codecs.client.register(subject, found))
     if schema_id is None:
         raise ToolError(f'{codecs.client.name}, subject {subject}: found a schema without an id')
-    header = {'key': KEY_HEADER, 'value': VALUE_HEADER}[side] if is_in_header else None
+    header = None if options['schema_id_in'] == 'prefix' else {'key': KEY_HEADER, 'value': VALUE_HEADER}[side]
     return Encoding(codec, prefix_of(schema_id, indexes), header)
 
 

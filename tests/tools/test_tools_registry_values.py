@@ -1,5 +1,6 @@
 """kbroker-consume and kbroker-produce with values that have the schema id of a registry. Confluent's client is the
 judge: it reads what the commands write, and writes what they read."""
+import base64
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry import header_schema_id_serializer as id_in_header
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from support.registry.scripted_registry import ScriptedRegistry
 from support.runner.command_runner import ROOT, command_line, run_in_process
@@ -18,6 +20,7 @@ from support.runner.command_runner import ROOT, command_line, run_in_process
 from kbroker.client import Admin, Consumer
 from kbroker_tools.console.registry_values import Codecs
 from kbroker_tools.registry.client import Reference, RegistryClient, Schema
+from kbroker_tools.registry.proto_files import descriptor_of, file_of, files_of
 from kbroker_tools.registry.settings import RegistrySettings
 
 LIMIT_S = 120
@@ -27,6 +30,8 @@ ORDER = json.dumps({'type': 'record', 'name': 'Order', 'namespace': 'shop', 'fie
 GROWN = json.dumps({'type': 'record', 'name': 'Order', 'namespace': 'shop', 'fields': [
     {'name': 'id', 'type': 'long'},
     {'name': 'price', 'type': {'type': 'bytes', 'logicalType': 'decimal', 'precision': 9, 'scale': 2}}]})
+PROTO = ('syntax = "proto3"; package shop; message Order { int64 id = 1; Item item = 2; repeated string tags = 3; '
+         'message Item { string name = 1; } }')
 PAPER = json.dumps({'type': 'object', 'properties': {'id': {'type': 'integer'}}, 'required': ['id']})
 
 
@@ -77,6 +82,25 @@ def produce(broker, registry, topic, *options, stdin=''):
 
 
 # ---- readers
+
+def message_class(name):
+    from google.protobuf.message_factory import GetMessageClass
+    return GetMessageClass(descriptor_of(files_of(PROTO, {}), name))
+
+
+def test_protobuf_values_are_shown_as_json(shared_broker, registry, client):
+    topic = 'protobuf'
+    where = SerializationContext(topic, MessageField.VALUE)
+    values = []
+    for name, fields in (('shop.Order', {'id': 1 << 60, 'item': {'name': 'pen'}}),
+                         ('shop.Order.Item', {'name': 'ink'})):
+        message = message_class(name)
+        values.append(ProtobufSerializer(message, client, {'use.deprecated.format': False})(message(**fields), where))
+    write(shared_broker, topic, *((None, value, []) for value in [*values, values[0][:-1]]))
+    done = consume(shared_broker, registry, topic, 3, '--value-format', 'protobuf', '--format', '%s\n')
+    assert done.stdout.splitlines()[:2] == [
+        '{"id":"1152921504606846976","item":{"name":"pen"},"tags":[]}', '{"name":"ink"}']
+    assert '1 keys or values could not be decoded, the first at protobuf-0, offset 2, value: the bytes' in done.stderr
 
 def test_avro_values_of_several_schemas_are_shown_as_json(shared_broker, registry, client):
     topic = 'several'
@@ -194,6 +218,25 @@ def produce_count(broker, topic):
     return len(done.stdout.splitlines())
 
 
+@pytest.mark.parametrize(('more', 'name', 'line', 'value'), [
+    ([], 'shop.Order', '{"id":7,"item":{"name":"pen"},"tags":["a"]}', {'id': 7, 'tags': ['a']}),
+    (['--value-message', 'shop.Order.Item', '--schema-id-in', 'header'], 'shop.Order.Item', '{"name":"a longer ink"}',
+     {'name': 'a longer ink'}),
+])
+def test_lines_become_protobuf_messages_that_confluents_client_reads(shared_broker, registry, client, more, name, line,
+                                                                     value):
+    topic = f'written-{name}'
+    # Confluent's client asks for descriptors, and this registry returns a schema as it was registered.
+    schema = base64.b64encode(file_of('order.proto', PROTO).SerializeToString()).decode()
+    done = produce(shared_broker, registry, topic, '--value-format', 'protobuf', '--value-schema', schema, *more,
+                   stdin=line)
+    assert (done.returncode, done.stderr) == (0, '')
+    (_, data, headers), = read(shared_broker, topic, 1)
+    found = ProtobufDeserializer(message_class(name), {'use.deprecated.format': False}, client)(
+        data, SerializationContext(topic, MessageField.VALUE, headers))
+    assert {field: getattr(found, field) for field in value} == value
+
+
 @pytest.mark.parametrize(('line', 'problem'), [
     ('{"id":"x"}', "line 1: the value does not fit the schema: $.id: 'x' is not of type 'integer'"),
     ('{"id":', 'line 1: the value does not fit the schema: Expecting value: line 1 column 7 (char 6)'),
@@ -218,6 +261,10 @@ def test_a_json_schema_finds_its_references_and_nothing_else(registry, connected
     (['--value-format', 'avro', '--value-schema', '{"type":"nope"}'], 'which is not an Avro schema'),
     (['--value-format', 'avro', '--value-schema', '@/nowhere'], '/nowhere'),
     (['--value-format', 'avro', '--key-schema', '"int"'], '--key-schema needs --key-format'),
+    (['--value-format', 'avro', '--value-message', 'shop.Order'], '--value-message needs --value-format protobuf'),
+    (['--value-format', 'protobuf', '--value-schema', 'message {'], 'found a text that is not a .proto file'),
+    (['--value-format', 'protobuf', '--value-schema', PROTO, '--value-message', 'shop.Orders'],
+     'found no message shop.Orders, expected one of shop.Order, shop.Order.Item'),
     (['--key-format', 'avro', '--key-schema', '"int"'], '--key-format needs --reader-property parse.key=true'),
 ])
 def test_a_writer_without_a_schema_is_refused(registry, options, message):
