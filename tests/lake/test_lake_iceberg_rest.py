@@ -132,6 +132,20 @@ def test_a_refused_commit_is_not_in_the_table(table, proxy, status, kind, text):
     assert offsets_in(table) == [0]
 
 
+def test_a_commit_to_another_branch_refuses_the_sequence_number_and_not_the_run(catalog, settings):
+    table = IcebergTable('lake.branches', catalog, settings)
+    table.create(COLUMNS, [])
+    run(table, 0)
+    _, record, files = mine = prepare(table, 1)
+    handle = table.load('default').handle
+    handle.manage_snapshots().create_branch(handle.current_snapshot().snapshot_id, 'audit').commit()
+    handle.append(rows_of(9), branch='audit')
+    with pytest.raises(Refused):
+        table.commit(*mine)
+    table.commit(table.load('default'), record, files)
+    assert offsets_in(table) == [0, 1]
+
+
 def test_a_catalog_that_is_gone_when_a_run_commits(table, catalog, proxy, settings):
     with catalog_proxy(catalog['uri']) as gone:
         table = IcebergTable(table.name, {'uri': gone.address}, settings)
