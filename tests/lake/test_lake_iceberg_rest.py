@@ -104,14 +104,15 @@ def test_a_commit_that_a_proxy_sends_twice_is_in_the_table_once(table, proxy):
     assert offsets_in(table) == [0]
 
 
-def test_a_commit_that_never_ends_is_given_up(table, proxy, monkeypatch):
-    monkeypatch.setattr(iceberg_private, 'REPLY_TIMEOUT_S', 0.2)
-    impatient = IcebergTable(table.name, {'uri': proxy.address}, table._settings.store)
-    mine = prepare(impatient, 0)
+def test_a_commit_that_never_ends_is_given_up(table, proxy):
+    mine = prepare(table, 0)
+    limits = table._opened._session.request.keywords
+    assert limits['timeout'] == (iceberg_private.CONNECT_TIMEOUT_S, iceberg_private.REPLY_TIMEOUT_S)
+    limits['timeout'] = (iceberg_private.CONNECT_TIMEOUT_S, 0.1)
     ended = threading.Event()
     proxy.answer = on_commit(table, lambda forward: ended.wait() and None)
     with pytest.raises(ReplyLost, match='timed out'):
-        impatient.commit(*mine)
+        table.commit(*mine)
     ended.set()
 
 
