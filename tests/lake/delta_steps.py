@@ -45,11 +45,12 @@ class Job:
                            before | offsets, run, attempt or Attempt(self.job, run).id)
         return dataclasses.replace(record, **changes)
 
-    def prepare(self, state, count, **changes):
+    def prepare(self, state, count, every_us=1000, **changes):
         """Write the next rows. Return (record, files)."""
         first = state.record.offsets.get(('orders', 0), 0) if state.record else 0
         record = self.record(state, {('orders', 0): first + count}, **changes)
-        files = self.table.writer(state, Attempt(self.job, record.run, record.attempt)).write(rows(first, count), 'a')
+        files = self.table.writer(state, Attempt(self.job, record.run, record.attempt)).write(
+            rows(first, count, every_us=every_us), 'a')
         return record, files
 
     def run(self, count, **changes):
