@@ -27,6 +27,12 @@ def put_commit(job, *actions):
     path.write_text(''.join(f'{json.dumps(each)}\n' for each in actions))
 
 
+def metadata_of(job):
+    """Return the action with the metadata of the new table, in a list."""
+    lines = Path(job.table.store.root, f'_delta_log/{0:020d}.json').read_text().splitlines()
+    return [action for action in map(json.loads, lines) if 'metaData' in action]
+
+
 def shorten_log(job):
     """Delete the commits before the newest checkpoint, as a cleanup does after the retention of the log."""
     table(job).create_checkpoint()
@@ -74,9 +80,7 @@ def test_a_removed_property_is_refused(job):
     job.run(5)
     write_deltalake(job.table.name, table(job).to_pyarrow_table(), mode='overwrite')
     assert job.load().record is not None
-    first = Path(job.table.store.root, f'_delta_log/{0:020d}.json').read_text().splitlines()
-    put_commit(job, {'commitInfo': {'operation': 'UNSET TBLPROPERTIES'}},
-               *(action for action in map(json.loads, first) if 'metaData' in action))
+    put_commit(job, {'commitInfo': {'operation': 'UNSET TBLPROPERTIES'}}, *metadata_of(job))
     with pytest.raises(IngestError, match='found no property, but run 1 of the job is in the txn actions'):
         job.load()
 
@@ -182,10 +186,17 @@ def test_an_ingest_into_a_table_that_allows_appends(tmp_path, name):
 
 @pytest.mark.parametrize('name, value', [
     ('delta.columnMapping.mode', 'name'), ('delta.setTransactionRetentionDuration', 'interval 1 days')])
-def test_a_table_to_which_an_append_would_lose_rows_or_offsets_is_refused(tmp_path, name, value):
-    DeltaTable.create(tmp_path / 'table', SCHEMA, configuration={name: value})
+def test_a_table_to_which_an_append_would_lose_rows_or_offsets_is_refused(job, name, value):
+    job.load()
+    (metadata,) = metadata_of(job)
+    metadata['metaData']['configuration'] = {name: value}
+    schema = json.loads(metadata['metaData']['schemaString'])
+    for number, field in enumerate(schema['fields'] if 'columnMapping' in name else ()):
+        field['metadata'] = {'delta.columnMapping.id': number, 'delta.columnMapping.physicalName': field['name']}
+    metadata['metaData']['schemaString'] = json.dumps(schema)
+    put_commit(job, {'protocol': {'minReaderVersion': 2, 'minWriterVersion': 5}}, metadata)
     with pytest.raises(IngestError, match=f'found {name}={value}, expected a table without column mapping'):
-        Job(tmp_path / 'table').load()
+        job.load()
 
 
 def test_a_table_with_constraints_is_refused(job):

@@ -138,4 +138,4 @@ def test_a_load_takes_as_many_requests_for_many_partitions_as_for_one(job, objec
     object_store.requests()
     assert len(Job(job.table.name, [], job.store).load().record.offsets) == 500
     counts.append(len(object_store.requests()))
-    assert max(counts) < 30
+    assert max(counts) < 60

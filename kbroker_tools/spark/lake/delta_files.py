@@ -48,7 +48,9 @@ class DeltaFileWriter:
             if not field.nullable and (field.name not in rows.column_names or rows.column(field.name).null_count):
                 raise IngestError(f'{self.where}: column {field.name} is NOT NULL in the table, but rows of the ingest '
                                   'have null in it; drop the constraint')
-        return rows.cast(pa.schema([self.schema.field(name) for name in rows.column_names]))
+        # A struct stays as it is. Readers see null in the fields that only the table has.
+        return rows.cast(pa.schema([field if pa.types.is_nested(field.type) else self.schema.field(field.name)
+                                    for field in rows.schema]))
 
     def _parts(self, rows: pa.Table) -> Iterator[tuple[pa.Table, dict[str, str | None]]]:
         """Yield the rows of each partition and its values. The rows keep their order."""
