@@ -63,6 +63,7 @@ class Act:
     task: str = ''
     """`fail` or `kill`: the first attempt at a task does so after it has written a file."""
     workers: int = 1
+    job: str = JOB
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ class Driver:
                                                              (self.arrived, self.go), sender))
         self._process.start()
         sender.close()
+        self._outcome: Outcome | None = None
 
     def await_step(self) -> None:
         """Wait until the run waits at its step."""
@@ -164,13 +166,15 @@ class Driver:
 
     def outcome(self) -> Outcome:
         """Wait for the end of the process."""
-        try:
-            found = self._result.recv() if self._result.poll(LIMIT_S) else {}
-        except EOFError:
-            found = {}
-        self._process.join(LIMIT_S)
-        self._result.close()
-        return Outcome(self._process.exitcode, **found)
+        if self._outcome is None:
+            try:
+                found = self._result.recv() if self._result.poll(LIMIT_S) else {}
+            except EOFError:
+                found = {}
+            self._process.join(LIMIT_S)
+            self._result.close()
+            self._outcome = Outcome(self._process.exitcode, **found)
+        return self._outcome
 
 
 def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, act: Act, events: tuple[Any, Any],
@@ -183,7 +187,7 @@ def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, ac
         rows.LEAST_BYTES = 1        # a few rows are enough for several tasks
     runner = ActingRunner(act.workers, acting)
     try:
-        result = TableJob(IngestSource(address, topics), acting, JOB).run(runner, lambda ended, total: None)
+        result = TableJob(IngestSource(address, topics), acting, act.job).run(runner, lambda ended, total: None)
         sender.send({'run': result.run, 'rows': result.rows, 'notes': list(result.notes)})
     except Exception as error:      # the test decides which one is right
         sender.send({'error': f'{type(error).__name__}: {error}\n{traceback.format_exc()}'})
