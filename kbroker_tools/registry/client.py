@@ -202,7 +202,7 @@ class RegistryClient:
                     continue
                 self._first = number
                 return self._judge(url, status, answer)
-        raise RegistryUnavailable(f'{failure}; the schema registry failed {self.settings.max_retries + 1} times')
+        raise RegistryUnavailable(f'{failure}; the client gave up after {self.settings.max_retries} retries')
 
     def _turns(self) -> Iterator[int]:
         """Yield the numbers of the URLs. The one that answered last comes first."""

@@ -19,7 +19,8 @@ _CONDITION = re.compile(r'\[[A-Z_.\d]+\] ')
 _SQL_STATE = re.compile(r' SQLSTATE: \w{5}$')
 _OURS = ('kbroker.', 'kbroker_tools.')
 _MOST = 1000
-_OF_THE_NETWORK = tuple(f'{kind.__module__}.{kind.__qualname__}' for kind in (ClientError, AnswerTimeout))
+_OF_THE_NETWORK = (*(f'{kind.__module__}.{kind.__qualname__}' for kind in (ClientError, AnswerTimeout)),
+                   'kbroker_tools.registry.errors.RegistryUnavailable')
 _OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 
 

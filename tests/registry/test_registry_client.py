@@ -11,6 +11,7 @@ from kbroker_tools.registry import client as module
 from kbroker_tools.registry.client import RegistryClient, Schema
 from kbroker_tools.registry.errors import RegistryError, RegistryUnavailable
 from kbroker_tools.registry.settings import RegistrySettings
+from kbroker_tools.spark.failures import passes_by_itself
 
 
 def asked(registry):
@@ -105,10 +106,19 @@ def test_a_failure_that_passes_is_tried_again(registry, connected):
 
 def test_a_failure_that_stays_is_an_outage(registry, connected):
     registry.failures, client = 99, connected(max_retries='2')
-    with pytest.raises(RegistryUnavailable, match=r'status 503 \(the store is not ready\), expected 200; .* 3 times$'):
+    with pytest.raises(RegistryUnavailable, match=r'status 503 \(the store is not ready\), expected 200; .* after 2 retries$'):
         client.schema(1)
     registry.failures = 0
     assert client.schema(1) is None, 'an outage is not cached'
+
+
+def test_an_outage_in_a_task_of_spark_passes_by_itself():
+    """Spark passes on the text of a task's exception."""
+    kind = f'{RegistryUnavailable.__module__}.{RegistryUnavailable.__qualname__}'
+    failed = Exception(f'Job aborted\nTraceback (most recent call last):\n  File x\n{kind}: http://r: refused\n')
+    assert passes_by_itself(failed)
+    assert passes_by_itself(RegistryUnavailable('http://r: refused'))
+    assert not passes_by_itself(RegistryError('http://r: found HTTP status 401'))
 
 
 def test_the_next_url_is_tried_and_then_kept(registry):
