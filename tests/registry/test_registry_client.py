@@ -106,7 +106,7 @@ def test_a_failure_that_passes_is_tried_again(registry, connected):
 
 def test_a_failure_that_stays_is_an_outage(registry, connected):
     registry.failures, client = 99, connected(max_retries='2')
-    with pytest.raises(RegistryUnavailable, match=r'status 503 \(the store is not ready\), expected 200; .* after 2 retries$'):
+    with pytest.raises(RegistryUnavailable, match=r'status 503 \(the store is not ready\), .* after 2 retries$'):
         client.schema(1)
     registry.failures = 0
     assert client.schema(1) is None, 'an outage is not cached'
