@@ -52,7 +52,7 @@ class AvroFormat:
             written, wanted = pair(writer, self._schema)
         except Mismatch as error:
             raise Undecodable(str(error)) from None
-        return _reading(schemaless_reader, written, wanted)
+        return _reading(schemaless_reader, written, None if wanted == written else wanted)
 
 
 def _reading(read: Callable[..., Any], written: Any, wanted: Any) -> Read:

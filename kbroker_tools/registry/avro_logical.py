@@ -29,14 +29,18 @@ def same_logical(node: Node, want: Node, read: Node) -> Node:
         raise Mismatch(f'a decimal of scale {node.get("scale", 0)} is not one of scale {want.get("scale", 0)}')
     if logical and wanted and logical != wanted:
         raise Mismatch(f'{kind} as {logical} is not {wanted}')
-    return dict(read)
+    return read
 
 
-def with_logical(node: Node, found: dict[str, Any]) -> dict[str, Any]:
+def with_logical(node: Node, found: dict[str, Any]) -> Node:
+    """Return the rewritten schema of a value with the logical type that it needs. A primitive type without one is a
+    name, which fastavro reads faster than a dict."""
     if is_decimal(node):
         return {**found, 'logicalType': 'kbroker-decimal', SCALE: node.get('scale', 0)}
     kind, logical = logical_of(node)
-    return {**found, 'logicalType': 'kbroker-millis'} if kind == 'long' and logical in MILLIS else found
+    if kind == 'long' and logical in MILLIS:
+        return {**found, 'logicalType': 'kbroker-millis'}
+    return found if len(found) > 1 else kind
 
 
 def fits(kind: str, value: Any) -> bool:

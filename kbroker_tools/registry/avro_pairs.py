@@ -41,6 +41,8 @@ from kbroker_tools.registry.avro_schema import (
     is_plain_union,
     kind_of,
     logical_of,
+    names_in,
+    share_a_name,
 )
 
 PROMOTIONS = {'int': ('long', 'float', 'double'), 'long': ('float', 'double'), 'float': ('double',),
@@ -95,7 +97,7 @@ class _Walk:
             default = {'default': node['default']} if 'default' in node else {}
             return {'type': 'enum', 'name': self._name(), 'symbols': node['symbols'], **default}
         return with_logical(node, {'type': kind, 'name': self._name(), 'size': node['size']} if kind == 'fixed'
-                             else {'type': kind})
+                            else {'type': kind})
 
     def _reader_union(self, union: Sequence[Node]) -> Node:
         if is_plain_union(self._reader, union):
@@ -155,7 +157,7 @@ class _Walk:
         if kind != want_kind:
             if want_kind not in PROMOTIONS.get(kind, ()) or is_decimal(want):
                 raise Mismatch(f'{kind} is not {want_kind}')
-            return {'type': kind, **({'logicalType': read['logicalType']} if 'logicalType' in read else {})}
+            return {'type': kind, 'logicalType': read['logicalType']} if isinstance(read, dict) else kind
         if kind == 'array':
             self._refuse_empty(node['items'], depth)
             return {'type': 'array', 'items': self.pair(node['items'], want['items'], read['items'], depth + 1)}
@@ -192,24 +194,31 @@ class _Walk:
     def _writer_union(self, union: Sequence[Node], wanted: Node, read: Node, depth: int) -> Node:
         """Return a union in which each member that fits is rewritten for the reader. A value of another member is
         undecodable."""
-        found: list[Node] = []
+        found: list[Node] = [None] * len(union)
         used: set[str] = set()
-        for each in union:
+        # A member that is named like the reader's type comes first: only one member can be read as this type.
+        for number, each in sorted(enumerate(union), key=lambda one: not self._is_named_like(one[1], wanted)):
             try:
                 if each == 'null' and kind_of(self._reader.node(wanted)) == 'union':
-                    found.append('null')
+                    found[number] = 'null'
                     continue
                 new = self.pair(each, wanted, read, depth + 1)
-                names = _names_in(new)
-                if names & used:
+                if used & names_in(new):
                     raise Mismatch('another member of the union is read as this type')
-                used |= names
-                found.append(new)
+                used |= names_in(new)
+                found[number] = new
             except Mismatch:
-                found.append(self._unread(each, depth + 1))
+                found[number] = self._unread(each, depth + 1)
         if all(isinstance(each, dict) and each.get('name', '').startswith('Unread') for each in found):
             raise Mismatch('no member of the union fits')
         return found
+
+    def _is_named_like(self, given: Node, wanted: Node) -> bool:
+        """Return True if a member of the writer's union has the name of a type that the reader wants."""
+        node, want = self._writer.node(given), self._reader.node(wanted)
+        wants = [self._reader.node(each) for each in want] if isinstance(want, list) else [want]
+        return any(kind_of(node) == kind_of(each) and isinstance(each, dict) and 'name' in each
+                   and share_a_name(node, each) for each in wants)
 
     def _unread(self, given: Node, depth: int) -> Node:
         """Return a member of a union that the reader cannot have. Its name occurs in no schema of a reader, and records
@@ -234,9 +243,7 @@ class _Walk:
         members = [(number, self._reader.node(each)) for number, each in enumerate(union) if each != 'null']
         same = [(number, each) for number, each in members if kind_of(each) == kind]
         if kind in ('record', 'error', 'enum', 'fixed') and len(same) > 1:
-            short = node['name'].rpartition('.')[2]
-            named = [(number, each) for number, each in same
-                     if short in [name.rpartition('.')[2] for name in [each['name'], *each.get('aliases', ())]]]
+            named = [(number, each) for number, each in same if share_a_name(node, each)]
             if not named:
                 raise Mismatch(f'the union has no {node["name"]}')
             same = named
@@ -288,12 +295,3 @@ def _free(name: str, taken: Any) -> str:
     while name in taken:
         name += '_'
     return name
-
-
-def _names_in(node: Node) -> set[str]:
-    if isinstance(node, list):
-        return set().union(*map(_names_in, node))
-    if not isinstance(node, dict):
-        return set()
-    inner = [node.get('items'), node.get('values'), *(each['type'] for each in node.get('fields', ()))]
-    return {node['name']}.union(*map(_names_in, inner)) if 'name' in node else set().union(*map(_names_in, inner))

@@ -128,6 +128,22 @@ def is_plain_union(schema: AvroSchema, union: Sequence[Node]) -> bool:
     return len(branches(union)) <= 1 or kinds == {'int', 'long'} or kinds == {'float', 'double'}
 
 
+def share_a_name(node: Any, want: Any) -> bool:
+    """Return True if a named type of the writer has the name or an alias of the reader's, whatever the namespace is."""
+    names = [each.rpartition('.')[2] for each in (want['name'], *want.get('aliases', ()))]
+    return node['name'].rpartition('.')[2] in names
+
+
+def names_in(node: Node) -> set[str]:
+    """Return the names of the named types in a schema."""
+    if isinstance(node, list):
+        return set().union(*map(names_in, node))
+    if not isinstance(node, dict):
+        return set()
+    inner = [node.get('items'), node.get('values'), *(each['type'] for each in node.get('fields', ()))]
+    return {node['name']}.union(*map(names_in, inner)) if 'name' in node else set().union(*map(names_in, inner))
+
+
 class _Types:
     def __init__(self, schema: AvroSchema):
         self._schema, self._nodes = schema, 0

@@ -294,6 +294,15 @@ def test_a_member_that_the_reader_lacks_makes_only_its_values_undecodable():
     assert is_undecodable(reader, writer, written(writer, {'x': 1}))
 
 
+def test_the_member_of_a_union_with_the_reader_s_name_is_the_one_that_is_read():
+    one, other = record(('a', 'int'), name='x.A'), record(('a', 'int'), name='x.B')
+    writer, reader = record(('x', [one, other])), record(('x', {**other, 'name': 'B'}))
+    assert read_as(reader, writer, written(writer, {'x': ('x.B', {'a': 2})})) == {'x': {'a': 2}}
+    assert is_undecodable(reader, writer, written(writer, {'x': ('x.A', {'a': 1})}))
+    without = record(('x', record(('a', 'int'), name='C')))
+    assert read_as(without, writer, written(writer, {'x': ('x.A', {'a': 1})})) == {'x': {'a': 1}}
+
+
 def test_a_decimal_with_too_many_digits_is_not_rounded():
     """fastavro's own reader rounds it to the precision of the schema."""
     writer = record(('x', logical('bytes', 'decimal', precision=9, scale=2)))
