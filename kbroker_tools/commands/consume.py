@@ -20,7 +20,7 @@ from kbroker_tools.console.message_source import DirectorySource, Source, open_b
 from kbroker_tools.console.message_text import make_formatter
 from kbroker_tools.console.places import MOST_LAST, Wanted, parse_offsets, parse_time_ms
 from kbroker_tools.console.record_filter import FilteredSource, filter_of
-from kbroker_tools.console.registry_values import decoded_text, registry_options
+from kbroker_tools.console.registry_values import DecodedText, decoded_text, registry_options
 
 INT32_MAX = 2**31 - 1
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
@@ -93,6 +93,8 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     properties = parse_properties('--formatter-property', options['formatter_property'])
     with decoded_text(make_formatter(options['formatter'], properties, as_json, options['template']),
                       options) as shown:
+        if wanted.matches is not None and isinstance(shown, DecodedText):
+            wanted = wanted._replace(matches=shown.before(wanted.matches))
         source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
         if wanted.matches is not None:
             source = FilteredSource(source, wanted.matches)

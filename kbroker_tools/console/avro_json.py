@@ -14,6 +14,9 @@ from typing import Any
 INTEGERS = {'int': 31, 'long': 63}
 """Maps the types of whole numbers to their bits without the sign."""
 NAMED = ('record', 'error', 'enum', 'fixed')
+PARTS = {'array': 'items', 'map': 'values'}
+MOST_NODES = 10_000
+"""The most types in a schema whose named types are written out. A small text can name the same type very often."""
 MOST_FLOAT = 3.4028235e38
 ODD_NUMBERS = {'NaN': math.nan, 'Infinity': math.inf, '-Infinity': -math.inf}
 """Numbers that JSON does not have, as Java's encoder writes them."""
@@ -33,10 +36,15 @@ class AvroJson:
         self._names: dict[str, Any] = {}
         whole = json.loads(AvroSchema(text, references).text())
         self._schema = fastavro.parse_schema(_without_logical_types(whole), self._names)
+        self._nodes = 0
+        self._problem = self._why_unreadable(self._schema, ())
 
     def read(self, data: bytes) -> Any:
-        """Return the JSON of a value. Raise ValueError if the bytes are not exactly one value of the schema."""
+        """Return the JSON of a value. Raise ValueError if the bytes are not exactly one value of the schema, or if a
+        value of the schema may have any depth or any number of items in a few bytes."""
         import fastavro
+        if self._problem is not None:
+            raise ValueError(self._problem)
         stream = io.BytesIO(data)
         try:
             datum = fastavro.schemaless_reader(stream, self._schema, None, return_named_type=True)
@@ -74,6 +82,32 @@ class AvroJson:
     def _of_dict(self, schema: Mapping[str, Any]) -> tuple[str, Any]:
         kind = schema['type']
         return (kind, schema) if isinstance(kind, str) and kind not in self._names else self._full(kind)
+
+    def _why_unreadable(self, schema: Any, around: tuple[str, ...]) -> str | None:
+        """Return why values of a schema cannot be read safely. A deep value overflows the stack of fastavro's compiled
+        reader, and ends the process. `around` has the names of the records around the schema."""
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            return f'the schema has more than {MOST_NODES} types'
+        kind, schema = self._full(schema)
+        if kind in ('record', 'error'):
+            if schema['name'] in around:
+                return f'{schema["name"]} contains itself: values of such a schema may be nested too deeply'
+            parts, around = [field['type'] for field in schema['fields']], (*around, schema['name'])
+        elif kind in PARTS:
+            parts = [schema[PARTS[kind]]]
+        else:
+            parts = schema if kind == 'union' else []
+        problem = next(filter(None, (self._why_unreadable(each, around) for each in parts)), None)
+        if problem is None and kind == 'array' and self._has_no_bytes(schema['items']):
+            return 'an array has items without bytes: a few bytes may be any number of them'
+        return problem
+
+    def _has_no_bytes(self, schema: Any) -> bool:
+        kind, schema = self._full(schema)
+        if kind in ('record', 'error'):
+            return all(self._has_no_bytes(field['type']) for field in schema['fields'])
+        return kind == 'null' or (kind == 'fixed' and schema['size'] == 0)
 
     # ---- bytes to JSON
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords
     from kbroker.record.records import Record
     from kbroker_tools.console.message_text import BatchFormatter
+    from kbroker_tools.console.record_filter import Matches
     from kbroker_tools.registry.client import Key, RegistryClient, Schema
 
 F = TypeVar('F', bound=Callable[..., Any])
@@ -221,27 +222,39 @@ class DecodedText:
         self._first = ''
 
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
-        decoded = DecodedRecord(record.offset, record.timestamp_ms, record.timestamp_type, record.leader_epoch,
-                                self._side('key', record.key, batch, record),
-                                self._side('value', record.value, batch, record), record.headers)
-        return self._shown.text(batch, cast('Record', decoded))
+        decoded, problems = self._decoded(record)
+        if problems and not self._undecoded:
+            self._first = f'{batch.topic}-{batch.partition}, offset {record.offset}, {problems[0]}'
+        self._undecoded += len(problems)
+        return self._shown.text(batch, decoded)
+
+    def before(self, matches: Matches) -> Matches:
+        """Return a filter that sees decoded keys and values."""
+        return lambda record: matches(self._decoded(record)[0])
 
     def report(self) -> None:
         """Print how many keys and values could not be decoded."""
         if self._undecoded:
             warn(f'{self._undecoded} keys or values could not be decoded, the first at {self._first}')
 
-    def _side(self, side: str, data: bytes | None, batch: DeliveredRecords, record: Record) -> bytes | None:
+    def _decoded(self, record: Record) -> tuple[Record, list[str]]:
+        """Return a record with decoded key and value, and the problems of those that stay as they are."""
+        problems: list[str] = []
+        key, value = (self._side(side, data, record.headers, problems)
+                      for side, data in (('key', record.key), ('value', record.value)))
+        decoded = DecodedRecord(record.offset, record.timestamp_ms, record.timestamp_type, record.leader_epoch, key,
+                                value, record.headers)
+        return cast('Record', decoded), problems
+
+    def _side(self, side: str, data: bytes | None, headers: Headers, problems: list[str]) -> bytes | None:
         if data is None or side not in self._formats:
             return data
         try:
-            found = self._decoded(self._formats[side], data, self._id_in(record.headers, side))
-        except ValueError as error:
-            if not self._undecoded:
-                self._first = f'{batch.topic}-{batch.partition}, offset {record.offset}, {side}: {error}'
-            self._undecoded += 1
+            found = self._found(self._formats[side], data, self._id_in(headers, side))
+            text = JsonBytes(json_line(found).encode())
+        except (ValueError, RecursionError) as error:
+            problems.append(f'{side}: {error}')
             return data
-        text = JsonBytes(json_line(found).encode())
         text.found = found
         return text
 
@@ -249,7 +262,7 @@ class DecodedText:
         """Return the content of the first header with a schema id."""
         return next((content for name, content in headers if name == self._headers[side]), None)
 
-    def _decoded(self, kind: str, data: bytes, header: bytes | None) -> Any:
+    def _found(self, kind: str, data: bytes, header: bytes | None) -> Any:
         from kbroker_tools.registry.framing import read_header, read_prefix
         frame = read_prefix(data, kind == 'protobuf') if header is None else read_header(header, kind == 'protobuf')
         return self._codecs.get(kind, frame.key, frame.indexes).read(data[frame.data_at:])

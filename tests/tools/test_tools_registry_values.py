@@ -114,6 +114,17 @@ def test_avro_values_of_several_schemas_are_shown_as_json(shared_broker, registr
     assert done.stderr == 'Processed a total of 3 messages\n'
 
 
+def test_filters_see_decoded_values(shared_broker, registry, client):
+    topic = 'filtered'
+    order, where = AvroSerializer(client, ORDER), SerializationContext(topic, MessageField.VALUE)
+    write(shared_broker, topic, *((None, order({'id': number}, where), []) for number in range(20)))
+    done = consume(shared_broker, registry, topic, 2, '--value-format', 'avro', '--filter', 'value="id":1[07],')
+    assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [10, 17]
+    done = run_in_process('consume', '--bootstrap-server', shared_broker.address, '--topic', topic, '--last', 1,
+                          '--registry', registry.url, '--value-format', 'avro', '--filter', 'value="id":3,')
+    assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [3]
+
+
 def test_ids_in_headers_are_read_too_and_json_has_the_decoded_key_and_value(shared_broker, registry, client):
     topic = 'headers'
     settings = {'schema.id.serializer': id_in_header}
