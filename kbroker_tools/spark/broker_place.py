@@ -42,6 +42,11 @@ FETCH_BYTES = 2 * 1024 * 1024
 One request is always in flight, so each round trip returns up to this many bytes. A distant broker needs a larger
 value.
 """
+FIRST_FETCH_BYTES = 128 * 1024
+"""The size of the first response of a slice. Each later response may be twice as large, up to kafka.fetch.max.bytes.
+
+A query such as `show()` ends its tasks after a few rows. Spark does not pass its LIMIT to a source in Python.
+"""
 SAMPLE_BYTES = 256 * 1024
 SAMPLES = 32
 """The most partitions of a topic from which a plan requests samples: those with the most offsets. The records of the
@@ -133,9 +138,9 @@ class BrokerTask:
                 if not decoder.is_full:
                     break
                 yield assembler.batch(*decoder.take())
-        rows, columns = decoder.take()
-        if rows:
-            yield assembler.batch(rows, columns)
+            if fetches.is_growing:
+                yield from _rest(assembler, decoder)
+        yield from _rest(assembler, decoder)
         if options.is_read_committed:
             options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
@@ -176,7 +181,8 @@ class Fetches:
         self._each = each
         self._options = options
         self._outcomes = outcomes
-        self._size_bytes = size_bytes
+        self._most_bytes = size_bytes
+        self._size_bytes = min(FIRST_FETCH_BYTES, size_bytes)
         is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_in_responses)
         self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         self.aborted: list[Interval] = []
@@ -185,6 +191,11 @@ class Fetches:
         self.begun: dict[int, set[int]] = {}
         """Maps a producer id to the first offsets of aborted transactions whose markers come after the last
         response."""
+
+    @property
+    def is_growing(self) -> bool:
+        """Return whether the next response may be larger than the one before."""
+        return self._size_bytes < self._most_bytes
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
         """Yield (records, filter) for each response until the end of the slice. The filter removes aborted records.
@@ -206,6 +217,7 @@ class Fetches:
             idle = 0 if reached > position else idle + 1
             if self._is_over(row, position, idle):
                 return
+            self._size_bytes = min(2 * self._size_bytes, self._most_bytes)
             if reached < self._each.end_offset:
                 self._send(connection, reached)
             else:
@@ -235,12 +247,18 @@ class Fetches:
 
     def sample(self) -> tuple[int, int]:
         """Return (bytes, number of offsets) of the first batches of the slice. Raise DataLossError, KafkaError or
-        ClientError if they cannot be read."""
+        ClientError if they cannot be read.
+
+        If the slice begins inside a batch, the offsets before the slice count, as the bytes of the whole batch do.
+        """
+        self._size_bytes = self._most_bytes
         row, _ = self._receive(None, self._each.start_offset)
-        size_bytes, reached = 0, self._each.start_offset
+        size_bytes, first = 0, self._each.start_offset
+        reached = first
         for header, _ in iter_batches(memoryview(row.records or b'')):
+            first = min(first, header.base_offset)
             size_bytes, reached = size_bytes + header.size_bytes, header.last_offset + 1
-        return size_bytes, reached - self._each.start_offset
+        return size_bytes, reached - first
 
     def _rule(self, row: Any) -> BatchFilter:
         if self._level == IsolationLevel.READ_COMMITTED:
@@ -306,6 +324,13 @@ class Fetches:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
         check(rows[0].error_code, what)
         return rows[0]
+
+
+def _rest(assembler: Assembler, decoder: ColumnDecoder) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that were decoded since the last batch, if there are any."""
+    rows, columns = decoder.take()
+    if rows:
+        yield assembler.batch(rows, columns)
 
 
 def _span(each: Slice) -> int:

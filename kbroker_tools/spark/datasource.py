@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from kbroker.base.errors import ConfigError
 from kbroker_tools.spark.decoded import Columns, decoder_of, query_schema
-from kbroker_tools.spark.messages import message_first, require_arrow
+from kbroker_tools.spark.messages import message_first, require_arrow, require_streams
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
 from kbroker_tools.spark.skipped import PLAN, Skipped
@@ -76,6 +76,7 @@ class KafkaLogDataSource(DataSource):
 
     @message_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        require_streams()
         from kbroker_tools.spark.stream import RecordsStreamReader
         options = self._options()
         check_use(options, is_stream=True)

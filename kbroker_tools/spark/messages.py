@@ -27,7 +27,7 @@ class TimestampError(ValueError):
 
 
 class MissingPackageError(Exception):
-    """The Python of Spark's workers lacks a package."""
+    """The Python of Spark's workers lacks a package, or has a version that is too old."""
 
 
 EXPLAINED = (ConfigError, ColumnError, TimestampError, MissingPackageError, KafkaError, ClientError)
@@ -76,4 +76,13 @@ def require_arrow() -> None:
     """Raise MissingPackageError if this Python lacks pyarrow. PySpark needs pyarrow for every data source in Python."""
     if find_spec('pyarrow') is None:
         raise MissingPackageError("the Python of Spark's workers has no pyarrow; install it with: "
+                                  f"{sys.executable} -m pip install 'kbroker[spark]'")
+
+
+def require_streams() -> None:
+    """Raise MissingPackageError if PySpark is older than 4.2. Its streams give a source neither their start nor a
+    limit."""
+    if find_spec('pyspark.sql.streaming.datasource') is None:
+        from pyspark import __version__
+        raise MissingPackageError(f'found PySpark {__version__}, expected 4.2 or later, which streams need: '
                                   f"{sys.executable} -m pip install 'kbroker[spark]'")

@@ -248,6 +248,39 @@ def answer(records, last_stable_offset):
                            high_watermark=last_stable_offset)
 
 
+def test_a_query_that_ends_after_a_few_rows_fetches_few_bytes(kafka, monkeypatch):
+    """Spark ends the tasks of `show()` early. All responses once had the size of kafka.fetch.max.bytes, 2 MiB."""
+    create(kafka, 'shown')
+    with Producer(kafka.cluster, ProducerSettings.from_properties({'batch.size': '65536'})) as producer:
+        producer.send_batch('shown', [b'x' * 1000] * 8000)
+    fetched = []
+
+    def row(self, answer, connection):
+        found = known(self, answer, connection)
+        fetched.append(len(found.records))
+        return found
+    known = Fetches._row
+    monkeypatch.setattr(Fetches, '_row', row)
+    reader = make_reader(**at(kafka, 'shown'))
+    (task,) = reader.partitions()
+    fetched.clear()
+    rows_of_task = reader.read(task)
+    assert next(rows_of_task).num_rows < 200 and next(rows_of_task).num_rows < 400 and sum(fetched) < 400_000
+    assert sum(batch.num_rows for batch in rows_of_task) > 7000
+    assert max(fetched) > 1_500_000 and len(fetched) < 12
+
+
+def test_a_slice_that_begins_inside_a_batch_is_as_large_as_its_share_of_the_batch(kafka):
+    """The whole batch once counted for the rest of its offsets, so maxBytesPerTrigger made ever smaller
+    micro-batches."""
+    create(kafka, 'inside')
+    with Producer(kafka.cluster) as producer:
+        producer.send_batch('inside', [b'x' * 100] * 100)
+    place = open_place(parse_options({name.replace('_', '.'): text for name, text in at(kafka, 'inside').items()}))
+    whole, rest = (place.size_bytes(Slice('inside', 0, first, 100)) for first in (0, 90))
+    assert 0 < rest <= whole // 9
+
+
 def test_an_end_without_records_is_an_end(monkeypatch):
     batch = encode_batch([(WHEN_MS, b'k', b'v')], base_offset=2)
     assert answered(monkeypatch, answer(batch, 5), answer(b'', 5)) == [2]

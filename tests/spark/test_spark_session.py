@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_rows import LogFiles, damage, rows
@@ -80,6 +81,14 @@ def test_two_filters_on_one_frame_do_not_meet(spark, twenty):
             assert frame.where('offset > 12').union(frame.where('offset > 3')).count() == 23
         finally:
             spark.conf.unset('spark.sql.python.filterPushdown.enabled')
+
+
+def test_this_pyspark_passes_no_limit_to_a_source_in_python(spark, twenty):
+    """A source has nothing to do for LIMIT but to be lazy. If this fails, PySpark has a method for limits: use it in
+    RecordsReader."""
+    known = {'partitions', 'pushFilters', 'read'}
+    assert {name for name in dir(DataSourceReader) if not name.startswith('_')} == known
+    assert read(spark).load(str(twenty.path)).limit(3).count() == 3
 
 
 def test_a_frame_reads_what_was_there_when_it_was_planned(spark, twenty):
@@ -297,6 +306,9 @@ def test_streams_from_a_broker_and_from_its_directory_see_the_same(spark, start_
     write('a', 'b')
     write('aborted', commit=False)
     assert [all_of(stream.run()) for stream in streams] == [['a', 'b']] * 2
+    for stream in streams:      # the aborted transaction and the markers have offsets, too
+        source = stream.progress[-1]['sources'][0]
+        assert source['endOffset'] == source['latestOffset'] == {'grows': {'0': 5}}
     assert admin.create_partitions({'grows': 2})['grows'] is None
     cluster.forget()
     write('c', partition=1)

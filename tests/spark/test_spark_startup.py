@@ -13,7 +13,14 @@ from support.brokers.broker_process import ROOT
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.errors import ClientError
 from kbroker_tools.spark import startup as spark_startup
-from kbroker_tools.spark.messages import HIDE_TRACEBACK, ColumnError, MissingPackageError, message_first, require_arrow
+from kbroker_tools.spark.messages import (
+    HIDE_TRACEBACK,
+    ColumnError,
+    MissingPackageError,
+    message_first,
+    require_arrow,
+    require_streams,
+)
 
 AUTOLOAD = ROOT / 'kbroker_tools/spark/autoload'
 PROGRAM = '''
@@ -194,6 +201,14 @@ def test_a_python_without_pyarrow_is_named_with_the_command_that_installs_it(mon
     monkeypatch.setattr('kbroker_tools.spark.messages.find_spec', lambda name: None)
     with pytest.raises(MissingPackageError, match=rf"no pyarrow; install it with: {sys.executable} -m pip install"):
         require_arrow()
+
+
+def test_a_stream_on_a_pyspark_that_is_too_old_names_the_versions(monkeypatch):
+    """PySpark 4.1 has no module of read limits, and its ImportError named only that module."""
+    require_streams()
+    monkeypatch.setattr('kbroker_tools.spark.messages.find_spec', lambda name: None)
+    with pytest.raises(MissingPackageError, match=r'found PySpark 4\.\S+, expected 4\.2 or later, which streams need'):
+        require_streams()
 
 
 def test_the_settings_of_the_log_that_a_command_gives_to_spark_exist():
