@@ -112,6 +112,27 @@ def test_the_bench_of_spark_prints_its_tables():
     assert {row[1] for row in tables[rates + 1:]} == sinks
 
 
+def test_the_bench_of_tables_prints_what_needs_no_java():
+    lines = run(['bench/lake.py', '--quick', '--what', 'start', '--what', 'partitions']).splitlines()
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
+    assert [row[0] for row in rows] == [
+        'table', 'Iceberg', 'Delta', '20 partitions, one record in each',
+        *(f'{kind}, from the {source}' for source in ('broker', 'files') for kind in ('Iceberg', 'Delta'))]
+    assert all(float(cell) >= 0 for row in (*rows[1:3], *rows[4:]) for cell in row[1:])
+
+
+@pytest.mark.jvm
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_the_bench_of_tables_prints_all_its_tables():
+    lines = run(['bench/lake.py', '--quick'], quick_start()).splitlines()
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
+    heads = [row[0] for row in rows if row[0] in ('values', 'table', 'topic') or ' values of ' in row[0]]
+    assert heads[:4] == ['values', 'command, 2,000 values of 200 B', 'table', 'topic']
+    ways = {row[2] for row in rows[1:15]}
+    assert len(ways) == 7 and ways == {row[0] for row in rows[16:23]}
+
+
 @pytest.fixture(scope='module')
 def address():
     """The address of a broker with a topic of four partitions."""
