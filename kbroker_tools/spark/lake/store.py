@@ -34,18 +34,20 @@ class Store:
         return bool(self.filesystem.type_name == 'local')
 
     def list(self, path: str) -> Iterator[str]:
-        """Yield the paths of all files below a path, those of each directory in order. Yield nothing if the path does
-        not exist. Files that come and go in the meantime may be missing.
+        """Yield the paths of all files below a path. Yield nothing if the path does not exist. Files that come and go in
+        the meantime may be missing.
 
-        Only one directory at a time is in memory.
+        On a disk, only one directory at a time is in memory. In an object store, a request lists all files below a
+        path, and Google's shows no directories.
         """
         from pyarrow import fs
         left = [f'{self.root}/{path}'.rstrip('/')]
         while left:
-            found = self.filesystem.get_file_info(fs.FileSelector(left.pop(), allow_not_found=True))
-            found.sort(key=lambda each: each.path)
+            found = self.filesystem.get_file_info(fs.FileSelector(left.pop(), allow_not_found=True,
+                                                                  recursive=not self.is_local))
             yield from (each.path.removeprefix(f'{self.root}/') for each in found if each.is_file)
-            left += (each.path for each in reversed(found) if each.type == fs.FileType.Directory)
+            if self.is_local:
+                left += (each.path for each in found if each.type == fs.FileType.Directory)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a small file. On a local disk, it survives a power cut."""
