@@ -178,6 +178,21 @@ def store_loses_a_reply(cell):
     return 3
 
 
+def store_does_not_delete(cell):
+    """The rights to delete are missing. The rows are in the table, and a note names the leftovers."""
+    cell.write()
+    cell.killed(FILES_WRITTEN)
+    cell.store.have(Fault(r'DELETE|POST \S*\?delete', 'fail', status='403 Forbidden', count=1_000_000))
+    for run in (1, None):
+        outcome = cell.run()
+        assert (outcome.error, outcome.run) == (None, run)
+        assert 'kbroker/default-000001-' in str(outcome.notes)
+        assert '\n' not in ''.join(outcome.notes)
+        assert rows_in(cell.place) == cell.expected()
+    cell.store.have()
+    return 1
+
+
 def catalog_gone(cell):
     """The database of the catalog is unreadable in the middle of a run."""
     cell.write()
@@ -294,7 +309,8 @@ def forget(place):
 EVERYWHERE = (kill_at_each_step, kill_before_write, kill_after_files, kill_before_commit, kill_after_commit,
               two_drivers, foreign_commit, lost_reply, commit_not_sent, failed_run, failed_task, killed_worker,
               maintenance_between)
-OF_STORES = (store_fails, store_slows_down, store_does_twice_what_was_asked, store_loses_a_reply)
+OF_STORES = (store_fails, store_slows_down, store_does_twice_what_was_asked, store_loses_a_reply,
+             store_does_not_delete)
 OF_CATALOGS = (catalog_fails, catalog_loses_requests_and_replies, catalog_does_twice_what_was_asked,
                catalog_slows_down, a_commit_arrives_late, catalog_is_down)
 SAMPLE = {('iceberg-local', kill_after_files), ('iceberg-s3', kill_after_commit), ('delta-local', two_drivers),

@@ -50,8 +50,10 @@ class Cell:
         return driver
 
     def succeed(self, driver: Driver | None = None, **act: Any) -> Outcome:
-        outcome = (driver or self.start(**act)).outcome()
+        driver = driver or self.start(**act)
+        outcome = driver.outcome()
         assert (outcome.error, outcome.exit_code, list(outcome.notes)) == (None, 0, [])
+        assert driver.flag.exists() == bool(driver.act.task), 'no task has acted'
         return outcome
 
     def survive(self, driver: Driver | None = None, **act: Any) -> Outcome:

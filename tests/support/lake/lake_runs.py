@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import socket
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,16 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from support.runner.process_sessions import kill_session, virtual_machine_above
+
 from kbroker_tools.spark.ingest_source import IngestSource
 from kbroker_tools.spark.lake.runners import ProcessRunner
 from kbroker_tools.spark.lake.table_format import FileWriter, ReplyLost, TableFormat
 
-LIMIT_S = 120
+LIMIT_S = 240
 JOB = 'default'
 KILL, HOLD, LOSE, FAIL = 'kill', 'hold', 'lose', 'fail'
+KILL_EXECUTOR, WAIT, WAIT_FIRST = 'kill executor', 'wait', 'wait first'
 BEFORE_WRITE, FILES_WRITTEN, BEFORE_COMMIT, COMMITTED = 'before_write', 'files_written', 'before_commit', 'committed'
 STEPS = (BEFORE_WRITE, FILES_WRITTEN, BEFORE_COMMIT, COMMITTED)
 CONTEXT = get_context('forkserver')
@@ -61,28 +65,55 @@ class Act:
     at: str = ''
     what: str = KILL
     task: str = ''
-    """`fail` or `kill`: the first attempt at a task does so after it has written a file."""
+    """The act of the first attempt at a task after it has written a file: `fail`, `kill`, `kill executor`, or `wait`
+    until the connection to `listener` is closed. `wait first` waits before it writes."""
+    listener: tuple[str, int] | None = None
+    master: str = ''
+    """The master of a Spark cluster on which tasks run, with more settings. Without it, processes run them."""
+    settings: Mapping[str, str] = field(default_factory=dict)
     workers: int = 1
     job: str = JOB
 
 
 @dataclass(frozen=True)
 class FaultyWriter:
-    """A writer that fails once among all processes, after it has written a file."""
+    """A writer that acts once among all processes."""
 
     inner: FileWriter
-    how: str
+    act: Act
     flag: pathlib.Path
 
     def write(self, rows: Any, name: str) -> list[bytes]:
+        if self.act.task == WAIT_FIRST and self._is_first():
+            self._wait()
         files = self.inner.write(rows, name)
+        if self.act.task != WAIT_FIRST and self._is_first():
+            self._do()
+        return files
+
+    def _is_first(self) -> bool:
         try:
             os.close(os.open(self.flag, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            return files
-        if self.how == KILL:
+            return False
+        return True
+
+    def _do(self) -> None:
+        if self.act.task == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError('the task fails after it has written a file')
+        if self.act.task == FAIL:
+            raise RuntimeError('the task fails after it has written a file')
+        if self.act.task == KILL_EXECUTOR:
+            os.kill(virtual_machine_above(os.getpid()), signal.SIGKILL)
+        if self.act.task == WAIT:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Send the id of this process to the test, and wait until the test ends the connection."""
+        assert self.act.listener is not None
+        with socket.create_connection(self.act.listener) as connection:
+            connection.sendall(f'{os.getpid()}\n'.encode())
+            connection.recv(1)
 
 
 class ActingTable:
@@ -111,7 +142,7 @@ class ActingTable:
     def writer(self, *arguments: Any) -> Any:
         self.step(BEFORE_WRITE)
         writer = super().writer(*arguments)     # type: ignore[misc]
-        return FaultyWriter(writer, self.act.task, self.flag) if self.act.task else writer
+        return FaultyWriter(writer, self.act, self.flag) if self.act.task else writer
 
     def commit(self, *arguments: Any) -> Any:
         self.step(BEFORE_COMMIT)
@@ -120,14 +151,14 @@ class ActingTable:
         return version
 
 
-class ActingRunner(ProcessRunner):
-    def __init__(self, workers: int, table: ActingTable):
-        super().__init__(workers)
-        self._table = table
+class ActingRunner:
+    """A part of a runner class that acts after all tasks have written. The other part is the class of the runner."""
+
+    table: ActingTable
 
     def run(self, *arguments: Any) -> Any:
-        written = super().run(*arguments)
-        self._table.step(FILES_WRITTEN)
+        written = super().run(*arguments)       # type: ignore[misc]
+        self.table.step(FILES_WRITTEN)
         return written
 
 
@@ -146,6 +177,8 @@ class Driver:
     """A process that runs the job once."""
 
     def __init__(self, place: Place, address: str, topics: Sequence[str], flag: pathlib.Path, act: Act):
+        self.act, self.flag = act, flag
+        """A file that exists after a task has acted."""
         self.arrived, self.go = CONTEXT.Event(), CONTEXT.Event()
         self._result, sender = CONTEXT.Pipe(duplex=False)
         self._process = CONTEXT.Process(target=_drive, args=(place, address, list(topics), flag, act,
@@ -153,12 +186,16 @@ class Driver:
         self._process.start()
         sender.close()
         self._outcome: Outcome | None = None
+        self._has_session = bool(act.master)
 
     def await_step(self) -> None:
         """Wait until the run waits at its step."""
         assert self.arrived.wait(LIMIT_S), self.outcome()
 
     def kill(self) -> None:
+        """Kill the process, and the virtual machine and the workers of its Spark session."""
+        if self._has_session and self._process.is_alive():
+            kill_session(self._process.pid)
         self._process.kill()
 
     def release(self) -> None:
@@ -185,7 +222,8 @@ def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, ac
     acting.act, acting.flag, acting.events = act, flag, events
     if act.workers > 1:
         rows.LEAST_BYTES = 1        # a few rows are enough for several tasks
-    runner = ActingRunner(act.workers, acting)
+    kind, argument = _spark(act, flag) if act.master else (ProcessRunner, act.workers)
+    runner: Any = type('Runner', (ActingRunner, kind), {'table': acting})(argument)
     try:
         result = TableJob(IngestSource(address, topics), acting, act.job).run(runner, lambda ended, total: None)
         sender.send({'run': result.run, 'rows': result.rows, 'notes': list(result.notes)})
@@ -193,6 +231,21 @@ def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, ac
         sender.send({'error': f'{type(error).__name__}: {error}\n{traceback.format_exc()}'})
     finally:
         runner.stop()
+
+
+def _spark(act: Act, flag: pathlib.Path) -> tuple[Any, Any]:
+    """Return the class of the runner for a Spark session, and its argument. The processes of the session have a session
+    of their own, in the sense of the kernel, by which they are killed."""
+    from support.spark.spark_cluster import VARIABLES
+    from support.spark.spark_driver import make_session
+    from support.spark.spark_machine import quick_start
+
+    from kbroker_tools.spark.lake.runners import SparkRunner
+    os.setsid()
+    os.environ.update(quick_start() | VARIABLES)
+    directory = flag.with_suffix('.spark')
+    directory.mkdir()
+    return SparkRunner, make_session(act.master, directory, dict(act.settings)).sparkContext
 
 
 # ---- what is in the table and its store
