@@ -51,6 +51,8 @@ class Schemas:
     def union(self, depth):
         members = {json.dumps(each)[:12]: each for each in [
             'null', *(self.any(depth + 1, False) for _ in range(self.chance.randint(1, 3)))]}
+        if 'string' in members.values():    # fastavro reads bytes as the first of both
+            members.pop('"bytes"', None)
         found = list(members.values())
         self.chance.shuffle(found)
         return found
@@ -100,6 +102,7 @@ def plain(value, schema):
 
 @pytest.mark.parametrize('seed', range(60))
 def test_a_pair_of_schemas_is_resolved_as_by_fastavro(seed):
+    random.seed(seed)       # of `generate_one`
     schemas = Schemas(seed)
     writer = schemas.record()
     reader = schemas.later(writer)
