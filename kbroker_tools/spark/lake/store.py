@@ -34,11 +34,10 @@ class Store:
         return bool(self.filesystem.type_name == 'local')
 
     def list(self, path: str) -> Iterator[str]:
-        """Yield the paths of all files below a path. Yield nothing if the path does not exist. Files that come and go in
-        the meantime may be missing.
+        """Yield the paths of all files below a path. Yield nothing if the path does not exist.
 
-        On a disk, only one directory at a time is in memory. In an object store, a request lists all files below a
-        path, and Google's shows no directories.
+        Files that come and go in the meantime may be missing. On a disk, only one directory at a time is in memory. In
+        an object store, a request lists all files below a path, and Google's shows no directories.
         """
         from pyarrow import fs
         left = [f'{self.root}/{path}'.rstrip('/')]
