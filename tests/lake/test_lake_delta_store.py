@@ -102,8 +102,17 @@ def test_a_store_that_fails_while_the_table_is_loaded(job, object_store, status,
 def test_a_store_that_fails_while_a_file_is_written(job, object_store):
     state = job.load()
     object_store.have(Fault(r'parquet', 'fail', 100))
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=r'^s3://lake/[^\n\x1b]*\.parquet: [^\n\x1b]*503[^\n\x1b]*$'):
         job.prepare(state, 5)
+
+
+def test_the_store_reports_errors_in_one_line(job, object_store):
+    store = job.load() and job.table.store
+    object_store.have(Fault('.', 'fail', 100))
+    for ask in (lambda: [*store.list('_delta_log')], lambda: store.put('x', b'x'), lambda: store.delete('x'),
+                lambda: store.delete_directory('x'), lambda: store.filesystem.open_input_file('lake/x').read()):
+        with pytest.raises(OSError, match=r'^[^\n\x1b]*503[^\n\x1b]*$'):
+            ask()
 
 
 def test_a_bucket_that_does_not_exist_and_keys_that_are_wrong(object_store):

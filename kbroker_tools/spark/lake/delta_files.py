@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kbroker_tools.spark.ingest_source import DATE
-from kbroker_tools.spark.lake.delta_store import open_store
+from kbroker_tools.spark.lake.delta_store import open_store, plain_errors
 from kbroker_tools.spark.ledger import IngestError
 
 ROW_GROUP_ROWS = 1 << 20
@@ -71,12 +71,13 @@ class DeltaFileWriter:
     def _write_file(self, rows: pa.Table, values: dict[str, str | None], path: str) -> bytes:
         footers: list[pq.FileMetaData] = []
         store = open_store(self.where, self.settings)
-        if store.is_local:
-            store.filesystem.create_dir(f'{store.root}/{self.directory}', recursive=True)
-        with store.filesystem.open_output_stream(f'{store.root}/{path}') as stream:
-            _write_parquet(rows, stream, footers)
-            size = stream.tell()
-        store.sync([path])
+        with plain_errors(f'{self.where}/{path}: '):
+            if store.is_local:
+                store.filesystem.create_dir(f'{store.root}/{self.directory}', recursive=True)
+            with store.filesystem.open_output_stream(f'{store.root}/{path}') as stream:
+                _write_parquet(rows, stream, footers)
+                size = stream.tell()
+            store.sync([path])
         return json.dumps({'path': path, 'size': size, 'partition_values': values,
                            'modification_time': time.time_ns() // 1_000_000, 'data_change': True,
                            'stats': statistics(footers[0])}).encode()

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -72,12 +73,45 @@ def failure(what: str, error: Exception) -> Exception:
     return IngestError(f'{what}: {text}')
 
 
+@contextmanager
+def plain_errors(what: str = '') -> Iterator[None]:
+    """Raise the OSErrors of delta-rs and pyarrow with their class, and with one line."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(f'{what}{one_line(error)}') from None
+
+
 class _Handler(DeltaStorageHandler):
-    """The handler of delta-rs, with an output stream that pyarrow can write to. The stream of delta-rs takes only
-    `bytes`, and pyarrow passes buffers."""
+    """The handler of delta-rs with errors of one line, and with an output stream that pyarrow can write to. The stream
+    of delta-rs takes only `bytes`, and pyarrow passes buffers."""
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        with plain_errors():
+            return super().open_input_file(path)
+
+    def open_input_stream(self, path: str) -> pa.PythonFile:
+        return self.open_input_file(path)
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
-        return pa.PythonFile(_Output(self._handler.open_output_stream(path, metadata)), mode='w')
+        with plain_errors():
+            return pa.PythonFile(_Output(self._handler.open_output_stream(path, metadata)), mode='w')
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        with plain_errors():
+            return super().get_file_info(paths)
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        with plain_errors():
+            return super().get_file_info_selector(selector)
+
+    def delete_file(self, path: str) -> None:
+        with plain_errors():
+            super().delete_file(path)
+
+    def delete_dir(self, path: str) -> None:
+        with plain_errors():
+            super().delete_dir(path)
 
 
 class _Output:
@@ -90,7 +124,8 @@ class _Output:
 
     def write(self, data: Any) -> int:
         written = bytes(data)
-        self._stream.write(written)
+        with plain_errors():
+            self._stream.write(written)
         self._size_bytes += len(written)
         return len(written)
 
@@ -103,7 +138,8 @@ class _Output:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._stream.close()
+            with plain_errors():
+                self._stream.close()
 
     @staticmethod
     def readable() -> bool:
