@@ -1,8 +1,11 @@
 """JSON values that Python decodes for tables, beside Spark's decoding of the same values for files."""
 import pyarrow as pa
+import pytest
 
 from kbroker_tools.registry.decoding import ValueSchema
 from kbroker_tools.spark.values import UNDECODED, ValueFormat
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 COLUMNS = {
     'string': ['"a"', '1', '1.50', 'true', '{"b": [1, null, "x"]}', '[]', '"\\u00e9"', '""'],
