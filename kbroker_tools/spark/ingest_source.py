@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.spark.identity import Identity
 from kbroker_tools.spark.ledger import IngestError, Progress
-from kbroker_tools.spark.options import BY_NAME, Options, parse_options
+from kbroker_tools.spark.options import BY_NAME, REGISTRY_PREFIX, Options, parse_options
 from kbroker_tools.spark.planning import Place, Slice, chosen_partitions
 from kbroker_tools.spark.schema import ddl
 from kbroker_tools.spark.skipped import Skipped
@@ -20,8 +20,10 @@ DATE = 'date'
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
               'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
-              'skippedTo', 'valueFormat', 'valueSchema', 'valueReaderSchema')
+              'skippedTo')
 """The options of the data source that a user cannot set. The job sets them itself, or they would break exactly-once."""
+OF_THE_VALUES = ('valueFormat', 'valueSchema', 'valueReaderSchema')
+"""The options about values that the job sets itself."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ class IngestSource:
         partition by is wrong."""
         for name in self.options:
             row = BY_NAME.get(name.lower())
+            if (row and row.name in OF_THE_VALUES) or name.lower().startswith(REGISTRY_PREFIX):
+                raise IngestError(f'option {name}: an ingest sets it itself, from --value-format, --value-schema and '
+                                  '--registry-config')
             if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
                 raise IngestError(f'option {name}: an ingest sets it itself, from --topics, --from and the end of its '
                                   'last run')

@@ -279,6 +279,8 @@ def test_a_schema_that_cannot_be_used_is_said(spark, shared_broker, writer, tmp_
 @pytest.mark.parametrize(('more', 'words'), [
     ({'options': {'startingOffsets': 'latest'}}, 'option startingOffsets: an ingest sets it itself'),
     ({'options': {'PATH': '/data'}}, 'option PATH: an ingest sets it itself'),
+    ({'options': {'valueformat': 'avro'}}, 'option valueformat: an ingest sets it itself, from --value-format'),
+    ({'options': {'schema.registry.url': 'http://x'}}, 'option schema.registry.url: an ingest sets it itself, from'),
     ({'options': {'isolatoin': 'x'}}, 'no such option, did you mean isolation'),
     ({'partition_by': ['day']}, "found 'day', expected some of date, key, value, topic"),
 ])
