@@ -25,7 +25,7 @@ from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
 from kbroker_tools.spark.skipped import PLAN, Skipped
 from kbroker_tools.spark.task_partition import TaskPartition
-from kbroker_tools.spark.tasks import open_place, wants_outcomes, write_skipped
+from kbroker_tools.spark.tasks import freeze_imports, open_place, wants_outcomes, write_skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,7 @@ class KafkaLogDataSource(DataSource):
     def __init__(self, options: dict[str, str]):
         super().__init__(options)
         require_arrow()
+        freeze_imports()
         self._decoder: ValueDecoder | None = None
 
     @classmethod
@@ -119,6 +120,7 @@ class RecordsReader(DataSourceReader):
         tasks = place.tasks(resolve(place, self.options, skipped), self.options,
                             with_outcomes=wants_outcomes(self.columns.fields))
         write_skipped(skipped, self.options, PLAN)
+        freeze_imports()
         return [TaskPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

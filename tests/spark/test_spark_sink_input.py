@@ -299,6 +299,23 @@ def test_a_unit_that_was_written_before_says_that_nothing_is_written_now(shared_
                         'nothing was written now', record.getMessage())
 
 
+def test_each_step_of_a_driver_keeps_its_imports_out_of_the_collections_of_pyspark(shared_broker, admin, monkeypatch):
+    """A job of 8 rows once took 44 ms of processor time in Python, of which 27 ms were collections."""
+    frozen = []
+    for module in ('datasource', 'sink.writer'):
+        monkeypatch.setattr(f'kbroker_tools.spark.{module}.freeze_imports', lambda: frozen.append(True))
+    create(admin, 'frozen', 1)
+    given, counts = options(shared_broker, 'frozen'), []
+    writer = KafkaLogDataSource(given).streamWriter(VALUE, False)
+    counts.append(len(frozen))
+    task = pickle.loads(pickle.dumps(writer))
+    counts.append(len(frozen))
+    result = staged(monkeypatch, task, 0, 'x')
+    before = len(frozen)
+    writer.commit([result], 0)
+    assert counts == [1, 2] and len(frozen) == before + 1
+
+
 def test_finish_spark_shows_when_each_job_was_written(shared_broker, admin):
     create(admin, 'shown', 1)
     given = options(shared_broker, 'shown', idempotencyKey='monday')

@@ -97,6 +97,7 @@ class _Planned(_Writer, ABC):
         if self.plan is None:
             with _planning():
                 self.plan = self._make_plan()
+        freeze_imports()
         return self.__dict__
 
     def _make_plan(self) -> Plan:
@@ -145,6 +146,7 @@ class _Planned(_Writer, ABC):
             if protocol.commit(store, _staged(messages), bounds) is None:
                 unit = next(staged.unit for staged in _staged(messages) if staged is not None)
                 logger.warning('%s', self.skipped(unit, store.visible_decisions(self.options.prefix).decisions))
+        freeze_imports()
 
     def skipped(self, unit: Unit, decisions: Sequence[Decision]) -> str:
         """Return a sentence which says that the unit was already written."""
