@@ -327,6 +327,26 @@ def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_bro
     assert len(files_in(tmp_path)) == 1
 
 
+def test_a_table_that_cannot_be_read_after_the_commit_is_a_note(shared_broker, writer, topic, tables, runner, tmp_path):
+    writer.write(topic, 10)
+    table = tables.table()
+    job = job_of(shared_broker, tables, topic, table=table)
+    loads, load_now = itertools.count(), table.load
+
+    def load(name):
+        if next(loads) > 1:
+            raise SourceUnavailable('the catalog is down')
+        return load_now(name)
+
+    table.load = load
+    result = run(job, runner)
+    assert result.rows == 10
+    assert 'the run is committed, and the table cannot be read now: the catalog is down' in result.notes[0]
+    table.load = load_now
+    assert run(job, runner).notes == []
+    assert len(files_in(tmp_path)) == 1
+
+
 def test_a_run_that_another_driver_wins_deletes_its_files_and_starts_again(shared_broker, writer, topic, tables,
                                                                            runner, tmp_path):
     writer.write(topic, 10)

@@ -115,8 +115,7 @@ class TableJob:
         before, skipped = plan.progress(state), Skipped()
         slices = self.source.slices(place, options, before, identity, skipped, '--job or table')
         if not slices:
-            return IngestResult(None, 0, 0, 0, 0, [], 0, None, 0, since_ms(began_s), state.version, 0,
-                                notes)
+            return IngestResult(None, 0, 0, 0, 0, [], 0, None, 0, since_ms(began_s), state.version, 0, notes)
         lost_before = skipped.lost_offsets
         done = advanced(before, slices, identity)
         attempt = Attempt(self.name, done.run)
@@ -134,15 +133,22 @@ class TableJob:
         if version is None:
             leftovers.discard(self.table, attempt)
             return None
-        newest = self.table.load(self.name)
-        notes = leftovers.finish(self.table, newest, attempt) if newest is not None else []
+        notes = self._tidied(attempt)
         skipped.add(totals.skipped)
         place.refresh()
         without_row = total_offsets(slices) - totals.rows - (skipped.lost_offsets - lost_before)
         return IngestResult(done.run, totals.rows, totals.size_bytes, without_row, skipped.lost_offsets, skipped.words,
                             skipped.aborted_transactions, None if self.values is None else totals.undecoded,
-                            self.source.lag(place, options, done), since_ms(began_s), version, len(files),
-                            notes)
+                            self.source.lag(place, options, done), since_ms(began_s), version, len(files), notes)
+
+    def _tidied(self, attempt: Attempt) -> list[str]:
+        """Delete what failed tasks have left, after the commit. The rows are in the table, so a failure is a note."""
+        try:
+            newest = self.table.load(self.name)
+        except (SourceUnavailable, IngestError, OSError) as error:
+            return [f'{self.table.name}: the run is committed, and the table cannot be read now: {error}. The next run '
+                    'deletes the files of failed tasks']
+        return leftovers.finish(self.table, newest, attempt) if newest is not None else []
 
     # ---- steps
 
