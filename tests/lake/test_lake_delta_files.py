@@ -69,6 +69,12 @@ def test_fields_of_structs_have_bounds_and_count_a_null_struct(tmp_path):
                      'nullCount': {'value': {'id': 1, 'name': {'first': 2}}}}
 
 
+def test_a_struct_with_many_fields_has_statistics_of_the_first_and_other_columns_of_all(tmp_path):
+    wide = {f'field {number}': number for number in range(100)}
+    found = statistics(tmp_path, {'value': [wide], 'offset': [7]})
+    assert found['minValues'] == {'value': dict(list(wide.items())[:32]), 'offset': 7}
+
+
 def test_a_column_with_a_point_in_its_name_has_no_statistics(tmp_path):
     assert statistics(tmp_path, {'a.b': [1]}) == {'numRecords': 1, 'minValues': {}, 'maxValues': {}, 'nullCount': {}}
 

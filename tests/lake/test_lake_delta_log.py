@@ -10,7 +10,8 @@ from delta_steps import Job, rows
 from deltalake import DeltaTable
 
 from kbroker_tools.spark.lake.delta_log import DeltaLog
-from kbroker_tools.spark.lake.table_format import Attempt
+from kbroker_tools.spark.lake.table_format import Attempt, SourceUnavailable
+from kbroker_tools.spark.ledger import IngestError
 
 
 @pytest.fixture
@@ -118,6 +119,16 @@ def test_commits_that_are_gone_are_an_error_that_names_the_first(job):
     (log_of(job) / f'{4:020d}.json').unlink()
     with pytest.raises(OSError, match='found no commit of version 4, expected all commits up to version 5'):
         txns(job)
+
+
+@pytest.mark.parametrize('name, content', [
+    (f'{5:020d}.json', '{"add":{"path":'), (f'{5:020d}.json', '{"txn":{"appId":"x"}}'), (f'{5:020d}.json', '\0' * 100),
+    (f'{3:020d}.checkpoint.parquet', 'PAR1'), (f'{3:020d}.checkpoint.parquet', '')])
+def test_a_log_that_is_damaged_is_one_line_that_names_the_table(job, name, content):
+    (log_of(job) / name).write_text(content)
+    with pytest.raises((IngestError, SourceUnavailable), match=f'^{job.table.name}: [^\\n]*$') as error:
+        Job(job.table.name).load()
+    assert '<unknown>' not in str(error.value)
 
 
 def test_a_log_that_was_shortened_since_the_last_load_is_read_from_its_checkpoint(job):

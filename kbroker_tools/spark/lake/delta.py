@@ -148,7 +148,7 @@ class DeltaLakeTable:
         try:
             txns = self._opened_log().txns(str(table.metadata().id), table.version())
             record, rolled_back = self._record(table, txns, job)
-        except (OSError, DeltaError) as error:
+        except (OSError, DeltaError, ValueError, LookupError, TypeError) as error:
             raise failure(f'{self.name}: cannot read the log', error) from None
         return State(Loaded(table, txns), pa.schema(table.schema().to_arrow()),
                      list(table.metadata().partition_columns), record, rolled_back, str(table.version()))

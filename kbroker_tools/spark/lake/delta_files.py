@@ -19,6 +19,8 @@ from kbroker_tools.spark.ledger import IngestError
 ROW_GROUP_ROWS = 1 << 20
 PREFIX = 32
 """The number of characters of a string in the statistics, as other writers have it."""
+FIELDS = 32
+"""The fields of structs that have statistics. Spark's Delta has 32 columns and fields."""
 GREATEST = '\U0010ffff'
 
 
@@ -130,14 +132,18 @@ def statistics(footer: pq.FileMetaData) -> str:
     footer, so no value is read again.
 
     A column without exact bounds is left out: readers then do not skip the file because of it. These are binary
-    columns, booleans, floating-point numbers (readers order NaN differently) and columns within lists.
+    columns, booleans, floating-point numbers (readers order NaN differently) and columns within lists. Of the fields of
+    structs, only the first have any: each commit has the statistics of all files.
     """
     found: dict[str, Any] = {'numRecords': footer.num_rows, 'minValues': {}, 'maxValues': {}, 'nullCount': {}}
-    names = footer.schema.to_arrow_schema().names
+    names, fields = footer.schema.to_arrow_schema().names, 0
     for number in range(footer.num_columns):
         column = footer.schema.column(number)
         path = column.path.split('.')
         if column.max_repetition_level or path[0] not in names:  # in a list, or with a point in its name
+            continue
+        fields += len(path) > 1
+        if len(path) > 1 and fields > FIELDS:
             continue
         groups = [footer.row_group(each).column(number).statistics for each in range(footer.num_row_groups)]
         if any(each is None or not each.has_null_count for each in groups):

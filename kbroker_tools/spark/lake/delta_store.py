@@ -16,6 +16,7 @@ from kbroker_tools.spark.ledger import IngestError
 
 COLOUR = re.compile(r'\x1b\[\d*m')
 ENDPOINT = re.compile(r'https?://[^\s/]+(/\S*)?')
+BACKTRACE = re.compile(r'\n\s*0: .*', re.DOTALL)
 S3_ERROR = re.compile(r'<\?xml.*?<Code>(.*?)</Code>.*?</Error>', re.DOTALL)
 WRONG = ('Forbidden', 'Unauthorized', 'AccessDenied', 'InvalidAccessKeyId', 'SignatureDoesNotMatch',
          'RequestTimeTooSkewed', 'ExpiredToken', 'NoSuchBucket', 'Permission denied', 'URL scheme is not allowed')
@@ -55,9 +56,10 @@ def check_settings(name: str, settings: Mapping[str, str]) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the text of an error of delta-rs as one line. The error has colours and spans several lines, and the store
-    may have replied in XML."""
-    return ' '.join(S3_ERROR.sub(r'\1', COLOUR.sub('', str(error))).replace('\u21b3', '').split())
+    """Return the text of an error of delta-rs as one line. The error has colours and spans several lines. Some have a
+    backtrace, or the reply of the store in XML."""
+    text = f'no {error} in it' if isinstance(error, KeyError) else BACKTRACE.sub('', COLOUR.sub('', str(error)))
+    return ' '.join(S3_ERROR.sub(r'\1', text).replace('\u21b3', '').split())
 
 
 def failure(what: str, error: Exception) -> Exception:
