@@ -76,6 +76,17 @@ def two_drivers(cell):
     return 1
 
 
+def four_drivers_at_full_speed(cell):
+    """The drivers create the table at the same time. Then they race for the run, and some lose it."""
+    for _ in range(2):
+        cell.write()
+        drivers = [cell.start() for _ in range(4)]
+        rows = [cell.succeed(driver).rows for driver in drivers]
+        assert sorted(rows) == [0, 0, 0, 20]
+        assert rows_in(cell.place) == cell.expected()
+    return 2
+
+
 def foreign_commit(cell):
     """Another program rewrites the files of the table while a run waits to commit."""
     cell.write()
@@ -307,8 +318,8 @@ def forget(place):
 # ---- cells
 
 EVERYWHERE = (kill_at_each_step, kill_before_write, kill_after_files, kill_before_commit, kill_after_commit,
-              two_drivers, foreign_commit, lost_reply, commit_not_sent, failed_run, failed_task, killed_worker,
-              maintenance_between)
+              two_drivers, four_drivers_at_full_speed, foreign_commit, lost_reply, commit_not_sent, failed_run,
+              failed_task, killed_worker, maintenance_between)
 OF_STORES = (store_fails, store_slows_down, store_does_twice_what_was_asked, store_loses_a_reply,
              store_does_not_delete)
 OF_CATALOGS = (catalog_fails, catalog_loses_requests_and_replies, catalog_does_twice_what_was_asked,

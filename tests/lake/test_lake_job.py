@@ -404,6 +404,26 @@ def test_a_task_that_fails_leaves_nothing(shared_broker, writer, topic, tables, 
     assert run(job, runner).rows == 10
 
 
+def test_a_run_whose_files_another_driver_deletes_starts_again(shared_broker, writer, topic, tables, runner, tmp_path,
+                                                               monkeypatch):
+    """The driver that commits a run deletes the files of all other attempts at it. Their tasks and commits may fail."""
+    def lose(*_):
+        monkeypatch.undo()
+        run(job_of(shared_broker, tables, topic), runner)
+        raise SourceUnavailable('file not found')
+
+    writer.write(topic, 10)
+    job = job_of(shared_broker, tables, topic)
+    monkeypatch.setattr(job.table, 'writer', lambda *of: SimpleNamespace(write=lose))
+    assert run(job, runner).run is None
+    assert tables.rows() == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 1
+    writer.write(topic, 10)
+    assert run(job_of(shared_broker, tables, topic, table=tables.failing(before=[lose])), runner).run is None
+    assert tables.rows() == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 2
+
+
 # ---- processes
 
 class Die:

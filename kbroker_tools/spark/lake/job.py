@@ -124,12 +124,19 @@ class TableJob:
         leftovers.begin(self.table, attempt)
         try:
             files, totals = self._write(runner, plan.rows, state, attempt, slices, advance)
-        except BaseException:
+        except BaseException as error:
             if runner.stop():  # otherwise a later run deletes the files
                 leftovers.discard(self.table, attempt)
+            if isinstance(error, Exception) and self._is_overtaken(state, attempt):
+                return None
             raise
         # From here on the files may be in the table, so only a record of another driver is a reason to delete them.
-        version = self._commit(plan, state, record, files)
+        try:
+            version = self._commit(plan, state, record, files)
+        except (SourceUnavailable, IngestError, OSError):
+            if not self._is_overtaken(state, attempt):
+                raise
+            version = None
         if version is None:
             leftovers.discard(self.table, attempt)
             return None
@@ -140,6 +147,16 @@ class TableJob:
         return IngestResult(done.run, totals.rows, totals.size_bytes, without_row, skipped.lost_offsets, skipped.words,
                             skipped.aborted_transactions, None if self.values is None else totals.undecoded,
                             self.source.lag(place, options, done), since_ms(began_s), version, len(files), notes)
+
+    def _is_overtaken(self, state: State, attempt: Attempt) -> bool:
+        """Return True if another driver of this job has committed since the state was loaded. It deletes the files of
+        all other attempts at its run, so these may fail at any step."""
+        try:
+            newest = self.table.load(self.name)
+        except (SourceUnavailable, IngestError, OSError):
+            return False
+        return (newest is not None and newest.record is not None and newest.record.attempt != attempt.id
+                and not same_progress(newest.record, state.record))
 
     def _tidied(self, attempt: Attempt) -> list[str]:
         """Delete what failed tasks have left, after the commit. The rows are in the table, so a failure is a note."""
