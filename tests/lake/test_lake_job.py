@@ -327,6 +327,47 @@ def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_bro
     assert len(files_in(tmp_path)) == 1
 
 
+def test_a_lost_reply_and_a_run_of_another_driver_after_it_keep_the_rows_of_both(shared_broker, writer, topic, tables,
+                                                                                  runner, tmp_path):
+    """The record of the next run once looked as if the other driver had been first, and the committed files were
+    deleted."""
+    def lose():
+        writer.write(topic, 10)
+        assert run(job_of(shared_broker, tables, topic), runner).rows == 10
+        raise ReplyLost('no reply for a long time')
+
+    writer.write(topic, 10)
+    job = job_of(shared_broker, tables, topic, table=tables.failing(after=[lose]))
+    assert run(job, runner).rows == 10
+    assert tables.rows() == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 2
+    writer.write(topic, 10)
+    assert run(job, runner).rows == 10
+    assert tables.rows() == consumed(shared_broker.address, topic)
+
+
+def test_an_unknown_outcome_and_a_run_of_another_driver_after_it_keep_the_rows_of_both(shared_broker, writer, topic,
+                                                                                        tables, runner, tmp_path):
+    table = tables.failing()
+    load_now = table.load
+
+    def refuse(name):
+        table.load = load_now
+        raise SourceUnavailable('the catalog is down')
+
+    def lose():
+        writer.write(topic, 10)
+        assert run(job_of(shared_broker, tables, topic), runner).rows == 10
+        table.load = refuse
+        raise ReplyLost('no reply for a long time')
+
+    table.after = [lose]
+    writer.write(topic, 10)
+    assert run(job_of(shared_broker, tables, topic, table=table), runner).run is None
+    assert tables.rows() == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 2
+
+
 def test_a_table_that_cannot_be_read_after_the_commit_is_a_note(shared_broker, writer, topic, tables, runner, tmp_path):
     writer.write(topic, 10)
     table = tables.table()
@@ -341,7 +382,7 @@ def test_a_table_that_cannot_be_read_after_the_commit_is_a_note(shared_broker, w
     table.load = load
     result = run(job, runner)
     assert result.rows == 10
-    assert 'the run is committed, and the table cannot be read now: the catalog is down' in result.notes[0]
+    assert 'the commits are done, and the table cannot be read now: the catalog is down' in result.notes[0]
     table.load = load_now
     assert run(job, runner).notes == []
     assert len(files_in(tmp_path)) == 1

@@ -10,7 +10,8 @@
 Only step 5 changes the table. A commit is sent once. After a refusal, or a reply that was lost, the table is loaded
 again, and its record decides: the record of this attempt means success; the record of step 1 means that another program
 wrote, so the same files are committed on the new state; any other record means that another driver of this job was
-first, so these files go and the run starts again.
+first, and the run starts again. A driver that was slow to load the table may find a record of the run after its own. So
+it deletes only files that no version of the table names.
 """
 from __future__ import annotations
 
@@ -130,15 +131,16 @@ class TableJob:
             if isinstance(error, Exception) and self._is_overtaken(state, attempt):
                 return None
             raise
-        # From here on the files may be in the table, so only a record of another driver is a reason to delete them.
+        # From here on the files may be in the table, also below a later run of another driver. So only files that no
+        # version of the table names are deleted.
         try:
-            version = self._commit(plan, state, record, files)
+            version = self._commit(plan, state, attempt, record, files)
         except (SourceUnavailable, IngestError, OSError):
             if not self._is_overtaken(state, attempt):
                 raise
             version = None
         if version is None:
-            leftovers.discard(self.table, attempt)
+            self._tidied(attempt)
             return None
         notes = self._tidied(attempt)
         skipped.add(totals.skipped)
@@ -159,12 +161,12 @@ class TableJob:
                 and not same_progress(newest.record, state.record))
 
     def _tidied(self, attempt: Attempt) -> list[str]:
-        """Delete what failed tasks have left, after the commit. The rows are in the table, so a failure is a note."""
+        """Delete the files of the attempt that the table does not have. A failure is a note: no row depends on it."""
         try:
             newest = self.table.load(self.name)
         except (SourceUnavailable, IngestError, OSError) as error:
-            return [f'{self.table.name}: the run is committed, and the table cannot be read now: {error}. The next run '
-                    'deletes the files of failed tasks']
+            return [f'{self.table.name}: the commits are done, and the table cannot be read now: {error}. The next run '
+                    'deletes the files that it does not have']
         return leftovers.finish(self.table, newest, attempt) if newest is not None else []
 
     # ---- steps
@@ -182,7 +184,8 @@ class TableJob:
             totals.add(written.totals)
         return files, totals
 
-    def _commit(self, plan: _Plan, state: State, record: JobRecord, files: Sequence[bytes]) -> str | None:
+    def _commit(self, plan: _Plan, state: State, attempt: Attempt, record: JobRecord,
+                files: Sequence[bytes]) -> str | None:
         """Commit. Return the version of the table that has the files, or None if another driver of this job committed
         first."""
         before, pause_s = state.record, self._pause_s
@@ -192,11 +195,11 @@ class TableJob:
             except (Refused, ReplyLost) as error:
                 reason = error
             state = self._loaded_after(reason)
-            if state.record is not None and state.record.attempt == record.attempt:
-                assert state.version is not None, 'a table with a record has a version'
-                return state.version
             if not same_progress(state.record, before):
-                return None
+                # Another driver may have committed the next run before this one could load the table.
+                is_mine = state.record is not None and (state.record.attempt == attempt.id
+                                                        or self.table.committed_files(state, attempt))
+                return (state.version or '') if is_mine else None
             plan.check(state)
             time.sleep(pause_s * random.random())
             pause_s = min(pause_s * 2, 5.0)
