@@ -217,6 +217,18 @@ def catalog_gone(cell):
     return 1
 
 
+def catalog_read_only(cell):
+    """The database of the catalog is moved away in the middle of a run. SQLite still reads it, and does not write."""
+    cell.write()
+    driver = cell.held()
+    database = cell.directory / 'catalog.db'
+    away = database.rename(cell.directory / 'away.db')
+    driver.release()
+    assert 'commits failed, and their rows are not in the table' in cell.survive(driver).error
+    away.rename(database)
+    return 1
+
+
 def commits_meet(proxy, *answers):
     """Let the next commits to the catalog meet these answers, each a function of `forward`. Return the answers left."""
     left = list(answers)
@@ -332,7 +344,7 @@ def cells():
     found = [(place, failure) for place in PLACES for failure in EVERYWHERE]
     found += [(place, failure) for place in ON_S3 for failure in OF_STORES]
     found += [('iceberg-rest', failure) for failure in OF_CATALOGS]
-    found += [('iceberg-local', catalog_gone)]
+    found += [('iceberg-local', failure) for failure in (catalog_gone, catalog_read_only)]
     for place, failure in found:
         marks = [] if (place, failure) in SAMPLE else [pytest.mark.soak, pytest.mark.timeout(600)]
         if place.endswith('rest'):

@@ -366,6 +366,16 @@ def test_an_unknown_outcome_and_a_run_of_another_driver_after_it_keep_the_rows_o
     assert run(job_of(shared_broker, tables, topic, table=table), runner).run is None
     assert tables.rows() == consumed(shared_broker.address, topic)
     assert len(files_in(tmp_path)) == 2
+def test_a_catalog_that_can_only_be_read_ends_the_run_soon(shared_broker, writer, topic, tables, runner, tmp_path):
+    """The files stay, because a commit may still arrive. The next run deletes them."""
+    writer.write(topic, 10)
+    job = job_of(shared_broker, tables, topic, table=tables.failing(before=[ReplyLost('read-only')] * 8))
+    job._pause_s = 0
+    with pytest.raises(SourceUnavailable, match='8 commits failed, and their rows are not in the table: read-only'):
+        run(job, runner)
+    assert run(job, runner).rows == 10
+    assert tables.rows() == consumed(shared_broker.address, topic)
+    assert len(files_in(tmp_path)) == 1
 
 
 def test_a_table_that_cannot_be_read_after_the_commit_is_a_note(shared_broker, writer, topic, tables, runner, tmp_path):

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 JOB_NAME = re.compile(r'[A-Za-z0-9_.-]{1,100}')
 COMMITS = 50
 """The commits of one run that other programs may make fail. Between two of them is a growing pause."""
+LOST_REPLIES = 8
+"""The commits of one run whose outcome may be unknown. A catalog or a store that can only be read makes all fail."""
 LOST_RUNS = 5
 """The runs that other drivers of the same job may win before this one gives up."""
 TARGET_BYTES = 128 * MIB
@@ -188,12 +190,13 @@ class TableJob:
                 files: Sequence[bytes]) -> str | None:
         """Commit. Return the version of the table that has the files, or None if another driver of this job committed
         first."""
-        before, pause_s = state.record, self._pause_s
+        before, pause_s, lost = state.record, self._pause_s, 0
         for _ in range(COMMITS):
             try:
                 return self.table.commit(state, record, files)
             except (Refused, ReplyLost) as error:
                 reason = error
+            lost += isinstance(reason, ReplyLost)
             state = self._loaded_after(reason)
             if not same_progress(state.record, before):
                 # Another driver may have committed the next run before this one could load the table.
@@ -201,6 +204,9 @@ class TableJob:
                                                         or self.table.committed_files(state, attempt))
                 return (state.version or '') if is_mine else None
             plan.check(state)
+            if lost == LOST_REPLIES:
+                raise SourceUnavailable(f'{self.table.name}: {lost} commits failed, and their rows are not in the '
+                                        f'table: {reason}')
             time.sleep(pause_s * random.random())
             pause_s = min(pause_s * 2, 5.0)
         raise IngestError(f'{self.table.name}: {COMMITS} commits were refused, because other programs write to the '
