@@ -120,7 +120,8 @@ def test_an_sdist_needs_no_compiler():
 def test_each_version_of_python_gets_the_packages_that_have_wheels_for_it():
     assert packages_left_out({'python_version': '3.14'}) == {}
     assert packages_left_out({'python_version': '3.15'}) == {
-        'confluent_kafka': 'confluent-kafka', 're2': 'google-re2', 'moto': 'moto', 'boto3': 'moto'}
+        'confluent_kafka': 'confluent-kafka', 're2': 'google-re2', 'moto': 'moto', 'boto3': 'moto',
+        'deltalake': 'deltalake', 'fastavro': 'fastavro', 'pyiceberg': 'pyiceberg'}
 
 
 def test_a_test_of_a_package_without_a_wheel_is_skipped_with_the_reason(tmp_path):

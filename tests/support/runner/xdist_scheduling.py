@@ -7,7 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 SESSION = tuple(f'tests/spark/test_spark_{name}.py'
                 for name in ('session', 'ingest', 'judged', 'secured', 'protobuf', 'sink', 'sink_faults', 'pipeline',
-                             'pipeline_kills', 'beside_json_values'))
+                             'pipeline_kills', 'beside_json_values', 'registry'))
 """The test files that share a Spark session. One process runs all of them."""
 WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/',
            'tests/applications/', 'tests/testing/', 'tests/client/test_client_exactly_once.py')
