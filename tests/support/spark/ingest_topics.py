@@ -37,14 +37,17 @@ def delete_records(address, name, partition, offset):
 
 
 class Writer:
-    """Writes transactions one after the other. Each value occurs in only one record."""
+    """Writes transactions one after the other. Each value occurs in only one record.
+
+    It may live longer than the broker, so librdkafka logs nothing about lost connections.
+    """
 
     def __init__(self, address, transactional_id):
         self.producer = confluent_kafka.Producer({
-            'bootstrap.servers': address, 'transactional.id': transactional_id, 'linger.ms': 1})
+            'bootstrap.servers': address, 'transactional.id': transactional_id, 'linger.ms': 1, 'log_level': 0})
         self.producer.init_transactions(LIMIT_S)
         self._looker = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'looker',
-                                                 'isolation.level': 'read_uncommitted'})
+                                                 'isolation.level': 'read_uncommitted', 'log_level': 0})
         self._touched = set()
 
     def write(self, topic, records, end='commit', partitions=2, value=None):
