@@ -24,7 +24,7 @@ def rest_on_s3(object_store, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def lake_writer(shared_broker):
-    from support.spark.ingest_topics import Writer      # A version of Python without confluent-kafka skips the test.
+    from support.spark.ingest_topics import Writer  # A version of Python without confluent-kafka skips the test.
     return Writer(shared_broker.address, 'lake-cells')
 
 
