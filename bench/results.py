@@ -3,9 +3,9 @@
     python bench/results.py                write RESULTS.md and its charts from results.json
     python bench/results.py --take REPORT  first put the tables of a report into results.json
 
-A report is what bench/peers.py, bench/transaction_cost.py or bench/spark.py printed, in Markdown. A row of a report
-replaces the row of the same name. The text in RESULTS.md is written by hand. Each table is between the lines
-`<!-- table NAME -->` and `<!-- end -->`.
+A report is what bench/peers.py, bench/transaction_cost.py, bench/spark.py, bench/lake.py or bench/lake_peers.py
+printed, in Markdown. A row of a report replaces the row of the same name. The text in RESULTS.md is written by hand.
+Each table is between the lines `<!-- table NAME -->` and `<!-- end -->`.
 """
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ TABLES = {  # by the first columns of the printed table: its name, and the colum
     ('cell', 'ours, files / connector, Kafka (at least 3)'): ('spark-ratios', 1),
     ('200 records',): ('spark-few-records', 1),
     ('cell', 'source'): ('spark', 2),
+    ('values', 'from', 'way'): ('lake', 3),
+    ('command, 1,000,000 values of 200 B',): ('lake-commands', 1),
+    ('table', 's, first run of a pool'): ('lake-start', 1),
+    ('topic', 'from', 'table', 'processes'): ('lake-memory', 4),
+    ('10,000 partitions, one record in each',): ('lake-partitions', 1),
+    ('peer', 'Mrow/s'): ('lake-peers', 1),
 }
 PEERS = ('kafka', 'kfake', 'kbroker')
 DIVISIONS = {'': ('kafka', 'kfake', 'kbroker'), ' (disk)': ('kafka-flush', 'kfake-sync', 'kbroker-disk'),
@@ -181,8 +187,39 @@ def spark_table(data: Data) -> Iterator[str]:
                                         for source in SOURCES])))
 
 
+def lake_table(data: Data) -> Iterator[str]:
+    """Yield the table of rates into tables, and of the ratios to files."""
+    rows = data['lake']['rows']
+    ways = list(dict.fromkeys(str(row['way']) for row in rows))
+    yield from table_of(['values', 'from', *ways], (
+        [size, source, *(_rate_and_ratio(find(data, 'lake', **{'values': size, 'from': source, 'way': way}))
+                         for way in ways)]
+        for size, source in dict.fromkeys((str(row['values']), str(row['from'])) for row in rows)))
+
+
+def _rate_and_ratio(row: Row | None) -> str:
+    ratio = row.get('to parquet') if row is not None else None
+    if ratio == [1, 1, 1] or ratio is None:
+        return shown(median(row, 'Mrow/s'), '.2f')
+    number = ratio[0] if isinstance(ratio, list) else str(ratio).partition(' ')[0]
+    return f'{shown(median(row, "Mrow/s"), ".2f")} ({float(number):.1f} x)'
+
+
+def whole_table(data: Data, name: str) -> Iterator[str]:
+    """Yield a table as it was printed, with medians alone."""
+    rows = data[name]['rows']
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    yield from table_of(heads, ([_median_text(row.get(head)) for head in heads] for row in rows))
+
+
+def _median_text(value: Value) -> str:
+    value = value[0] if isinstance(value, list) else value
+    return f'{value:,}' if isinstance(value, int | float) else value or ''
+
+
 def machines(data: Data) -> Iterator[str]:
-    for name, text in (('Brokers', 'peers'), ('Transactions', 'transactions'), ('Spark', 'spark')):
+    for name, text in (('Brokers', 'peers'), ('Transactions', 'transactions'), ('Spark', 'spark'),
+                       ('Tables', 'lake'), ('Tables, other programs', 'lake-peers')):
         yield f'* {name}: {data[text]["machine"]}'
 
 
@@ -191,7 +228,9 @@ CONTENTS: dict[str, Callable[[Data], Iterator[str]]] = {
     'disk': lambda data: peers_table(data, ' (disk)', cells_in(data, ' (disk)')),
     'tls': lambda data: peers_table(data, ' (TLS)', cells_in(data, ' (TLS)')),
     'life': life_table, 'targets': targets_table, 'transactions': transactions_table, 'growth': growth_table,
-    'spark': spark_table, 'machines': machines,
+    'spark': spark_table, 'machines': machines, 'lake': lake_table,
+    **{name.replace('-', '_'): lambda data, name=name: whole_table(data, name) for name in (
+        'lake-commands', 'lake-start', 'lake-memory', 'lake-partitions', 'lake-peers')},
 }
 
 
