@@ -345,7 +345,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def library_errors_in_one_line() -> Iterator[None]:
-    """Turn exceptions of PySpark, DataLossError and SourceUnavailable into ToolError."""
+    """Turn exceptions of PySpark, DataLossError and TableUnavailable into ToolError."""
     from kbroker.client.errors import ClientError
     try:
         yield
@@ -354,8 +354,8 @@ def library_errors_in_one_line() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.split('.')[0] not in ('pyspark', 'py4j'):
             from kbroker_tools.spark.file_ranges import DataLossError
-            from kbroker_tools.spark.lake.table_format import SourceUnavailable
-            if isinstance(error, (DataLossError, SourceUnavailable)):
+            from kbroker_tools.spark.lake.table_format import TableUnavailable
+            if isinstance(error, (DataLossError, TableUnavailable)):
                 raise ToolError(str(error)) from None
             raise
         from kbroker_tools.spark.failures import one_line

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import RETRIED
 from kbroker.client.errors import AnswerTimeout, ClientError
-from kbroker_tools.spark.lake.table_format import SourceUnavailable
+from kbroker_tools.spark.lake.table_format import TableUnavailable
 
 _RAISED = re.compile(r'((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*): (.*)')
 _CAUSE = re.compile(r'\s*Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
@@ -44,7 +44,7 @@ def passes_by_itself(error: BaseException) -> bool:
     The caller must have read from the broker with these settings before. Otherwise, a connection that breaks before the
     first response could also mean that the address is wrong.
     """
-    if isinstance(error, (ClientError, SourceUnavailable)):
+    if isinstance(error, (ClientError, TableUnavailable)):
         return True
     if isinstance(error, KafkaError):
         return error.code in RETRIED

@@ -10,7 +10,7 @@ from delta_steps import Job, rows
 from deltalake import DeltaTable
 
 from kbroker_tools.spark.lake.delta_log import DeltaLog
-from kbroker_tools.spark.lake.table_format import Attempt, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Attempt, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 
@@ -126,7 +126,7 @@ def test_commits_that_are_gone_are_an_error_that_names_the_first(job):
     (f'{3:020d}.checkpoint.parquet', 'PAR1'), (f'{3:020d}.checkpoint.parquet', '')])
 def test_a_log_that_is_damaged_is_one_line_that_names_the_table(job, name, content):
     (log_of(job) / name).write_text(content)
-    with pytest.raises((IngestError, SourceUnavailable), match=f'^{job.table.name}: [^\\n]*$') as error:
+    with pytest.raises((IngestError, TableUnavailable), match=f'^{job.table.name}: [^\\n]*$') as error:
         Job(job.table.name).load()
     assert '<unknown>' not in str(error.value)
 

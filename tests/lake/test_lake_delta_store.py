@@ -6,7 +6,7 @@ from delta_steps import Job, rows
 from support.lake.object_store import BUCKET, Fault
 
 from kbroker_tools.spark.lake import leftovers
-from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 QUICK = {'max_retries': '0', 'retry_timeout': '5s'}
@@ -90,7 +90,7 @@ def test_of_two_commits_of_one_version_the_store_keeps_the_first(job, object_sto
     assert job.offsets() == list(range(10))
 
 
-@pytest.mark.parametrize('status, expected', [('503 Slow Down', SourceUnavailable), ('403 Forbidden', IngestError)])
+@pytest.mark.parametrize('status, expected', [('503 Slow Down', TableUnavailable), ('403 Forbidden', IngestError)])
 def test_a_store_that_fails_while_the_table_is_loaded(job, object_store, status, expected):
     job.run(5)
     for pattern in ('^GET /lake\\?list', '_delta_log/.*json', '_last_checkpoint'):
@@ -119,7 +119,7 @@ def test_a_bucket_that_does_not_exist_and_keys_that_are_wrong(object_store):
     with pytest.raises(IngestError, match=r'^s3://nothing/table: the store refused: [^\n\x1b]*NoSuchBucket'):
         Job('s3://nothing/table', [], {**object_store.of_delta(), **QUICK}).load()
     gone = {**object_store.of_delta(), **QUICK, 'AWS_ENDPOINT_URL': 'http://127.0.0.1:1'}
-    with pytest.raises(SourceUnavailable, match=r'^s3://lake/table: the store failed: [^\n\x1b]*Connection refused'):
+    with pytest.raises(TableUnavailable, match=r'^s3://lake/table: the store failed: [^\n\x1b]*Connection refused'):
         Job('s3://lake/table', [], gone).load()
     with pytest.raises(IngestError, match=r'^nothing://lake/table: expected a path, or the URI of an object store'):
         Job('nothing://lake/table').load()

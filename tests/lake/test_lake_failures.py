@@ -212,7 +212,7 @@ def catalog_gone(cell):
     content = database.read_bytes()
     database.write_bytes(b'x' * len(content))
     driver.release()
-    assert driver.outcome().error.startswith(('SourceUnavailable', 'IngestError'))
+    assert driver.outcome().error.startswith(('TableUnavailable', 'IngestError'))
     database.write_bytes(content)
     return 1
 

@@ -12,7 +12,7 @@ from support.lake.lending import BUCKET, lend_with_tables, lending_store
 
 from kbroker_tools.spark.lake import iceberg_private
 from kbroker_tools.spark.lake.iceberg import IcebergTable
-from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 pytestmark = pytest.mark.jvm
@@ -120,7 +120,7 @@ def test_a_commit_that_never_ends_is_given_up(table, proxy):
     (400, IngestError, 'as the test wants'), (401, IngestError, 'for want of rights'),
     (403, IngestError, 'for want of rights'), (404, Refused, 'as the test wants'), (409, Refused, 'as the test wants'),
     (419, IngestError, 'for want of rights'), (422, IngestError, 'as the test wants'),
-    (429, SourceUnavailable, 'as the test wants')])
+    (429, TableUnavailable, 'as the test wants')])
 def test_a_refused_commit_is_not_in_the_table(table, proxy, status, kind, text):
     mine = prepare(table, 0)
     proxy.answer = on_commit(table, lambda forward: refusal(status))
@@ -151,14 +151,14 @@ def test_a_catalog_that_is_gone_when_a_run_commits(table, catalog, proxy, settin
     with catalog_proxy(catalog['uri']) as gone:
         table = IcebergTable(table.name, {'uri': gone.address}, settings)
         mine = prepare(table, 0)
-    with pytest.raises(SourceUnavailable, match=r'does not reply: .*Connection refused'):
+    with pytest.raises(TableUnavailable, match=r'does not reply: .*Connection refused'):
         table.commit(*mine)
-    with pytest.raises(SourceUnavailable, match=r'does not reply: .*Connection refused'):
+    with pytest.raises(TableUnavailable, match=r'does not reply: .*Connection refused'):
         table.load('default')
 
 
-@pytest.mark.parametrize(('status', 'kind'), [(401, IngestError), (403, IngestError), (500, SourceUnavailable),
-                                              (503, SourceUnavailable), (429, SourceUnavailable), (400, IngestError)])
+@pytest.mark.parametrize(('status', 'kind'), [(401, IngestError), (403, IngestError), (500, TableUnavailable),
+                                              (503, TableUnavailable), (429, TableUnavailable), (400, IngestError)])
 def test_errors_of_a_load(table, proxy, status, kind):
     proxy.answer = lambda method, path, forward: refusal(status)
     for each in (table, IcebergTable(table.name, {'uri': proxy.address}, {})):

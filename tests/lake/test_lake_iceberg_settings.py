@@ -11,7 +11,7 @@ from support.lake.iceberg_runs import COLUMNS, offsets_in, prepare, run
 from kbroker_tools.spark.lake import iceberg_private
 from kbroker_tools.spark.lake.catalogs import CatalogSettings
 from kbroker_tools.spark.lake.iceberg import IcebergTable
-from kbroker_tools.spark.lake.table_format import Refused, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Refused, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 CLOSED = '127.0.0.1:1'
@@ -19,7 +19,7 @@ CLOSED = '127.0.0.1:1'
 
 def error_of(catalog, store=None, name='lake.orders'):
     table = IcebergTable(name, catalog, store or {})
-    with pytest.raises((IngestError, SourceUnavailable, OSError)) as error:
+    with pytest.raises((IngestError, TableUnavailable, OSError)) as error:
         if table.load('default') is None:
             table.create(COLUMNS, [])
     assert '\n' not in str(error.value)
@@ -70,7 +70,7 @@ def test_properties_of_all_parts_of_pyiceberg_are_known(tmp_path):
 def test_properties_with_dots_reach_the_login_of_a_rest_catalog():
     settings = CatalogSettings({'uri': f'http://{CLOSED}', 'auth.type': 'basic', 'auth.basic.username': 'u',
                                 'auth.basic.password': 'hunter2', 'ssl.cabundle': '/x.pem'}, {})
-    with pytest.raises(SourceUnavailable, match='does not reply'):      # it accepted the login
+    with pytest.raises(TableUnavailable, match='does not reply'):      # it accepted the login
         settings.open()
 
 
@@ -121,7 +121,7 @@ def test_a_file_access_of_the_user_is_refused(tmp_path):
 
 def test_a_database_that_cannot_be_opened_may_return(tmp_path):
     error = error_of({'type': 'sql', 'uri': f'sqlite:///{tmp_path}/no/such/catalog.db'})
-    assert isinstance(error, SourceUnavailable)
+    assert isinstance(error, TableUnavailable)
     assert str(error).endswith('unable to open database file')
 
 

@@ -20,7 +20,7 @@ from kbroker_tools.spark.lake.iceberg import IcebergTable
 from kbroker_tools.spark.lake.job import TableJob
 from kbroker_tools.spark.lake.rows import LEAST_BYTES, Rows, TableWork, bundled
 from kbroker_tools.spark.lake.runners import ProcessRunner
-from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Attempt, Refused, ReplyLost, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 from kbroker_tools.spark.options import OptionError, parse_options
 
@@ -314,11 +314,11 @@ def test_a_lost_reply_and_a_table_that_cannot_be_read_leave_the_files(shared_bro
 
     def load(name):
         if next(loads) > 1:
-            raise SourceUnavailable('the tables is down')
+            raise TableUnavailable('the tables is down')
         return load_now(name)
 
     table.load = load
-    with pytest.raises(SourceUnavailable, match='in the table, or not; the next run finds out'):
+    with pytest.raises(TableUnavailable, match='in the table, or not; the next run finds out'):
         run(job, runner)
     del table.load
     assert len(files_in(tmp_path)) == 2
@@ -353,7 +353,7 @@ def test_an_unknown_outcome_and_a_run_of_another_driver_after_it_keep_the_rows_o
 
     def refuse(name):
         table.load = load_now
-        raise SourceUnavailable('the catalog is down')
+        raise TableUnavailable('the catalog is down')
 
     def lose():
         writer.write(topic, 10)
@@ -371,7 +371,7 @@ def test_a_catalog_that_can_only_be_read_ends_the_run_soon(shared_broker, writer
     writer.write(topic, 10)
     job = job_of(shared_broker, tables, topic, table=tables.failing(before=[ReplyLost('read-only')] * 8))
     job._pause_s = 0
-    with pytest.raises(SourceUnavailable, match='8 commits failed, and their rows are not in the table: read-only'):
+    with pytest.raises(TableUnavailable, match='8 commits failed, and their rows are not in the table: read-only'):
         run(job, runner)
     assert run(job, runner).rows == 10
     assert tables.rows() == consumed(shared_broker.address, topic)
@@ -386,7 +386,7 @@ def test_a_table_that_cannot_be_read_after_the_commit_is_a_note(shared_broker, w
 
     def load(name):
         if next(loads) > 1:
-            raise SourceUnavailable('the catalog is down')
+            raise TableUnavailable('the catalog is down')
         return load_now(name)
 
     table.load = load
@@ -461,7 +461,7 @@ def test_a_run_whose_files_another_driver_deletes_starts_again(shared_broker, wr
     def lose(*_):
         monkeypatch.undo()
         run(job_of(shared_broker, tables, topic), runner)
-        raise SourceUnavailable('file not found')
+        raise TableUnavailable('file not found')
 
     writer.write(topic, 10)
     job = job_of(shared_broker, tables, topic)

@@ -4,7 +4,7 @@ from pyarrow import fs
 
 from kbroker_tools.spark.lake import leftovers
 from kbroker_tools.spark.lake.store import Store
-from kbroker_tools.spark.lake.table_format import Attempt, JobRecord, SourceUnavailable, State
+from kbroker_tools.spark.lake.table_format import Attempt, JobRecord, State, TableUnavailable
 
 LOST, WON, NEXT = (Attempt('nightly-load', run, letter * 32) for run, letter in ((1, 'a'), (1, 'b'), (2, 'c')))
 
@@ -120,7 +120,7 @@ def test_a_store_that_does_not_list_is_noted(table, monkeypatch):
 
 def test_a_table_that_cannot_be_read_after_the_commit_is_noted(table, monkeypatch):
     def unavailable(state, attempt):
-        raise SourceUnavailable('the catalog does not reply')
+        raise TableUnavailable('the catalog does not reply')
     table.attempt(WON, '0')
     monkeypatch.setattr(table, 'committed_files', unavailable)
     [note] = {*leftovers.finish(table, at(1), WON)}

@@ -7,7 +7,7 @@ from support.lake.object_store import BUCKET, Fault
 from kbroker_tools.spark.lake import leftovers
 from kbroker_tools.spark.lake.probe import probe
 from kbroker_tools.spark.lake.store import Store
-from kbroker_tools.spark.lake.table_format import Attempt, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import Attempt, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 ATTEMPT = Attempt('job', 1, 'a' * 32)
@@ -46,7 +46,7 @@ def test_a_store_that_ignores_the_condition_is_refused_in_one_line(table, object
 
 def test_a_store_that_fails_is_not_taken_for_one_without_conditions(table, object_store):
     object_store.have(Fault('PUT.*_delta_log', 'fail', status='403 Forbidden', count=1000))
-    with pytest.raises(SourceUnavailable, match='403') as error:
+    with pytest.raises(TableUnavailable, match='403') as error:
         probe(table, ATTEMPT)
     assert '\n' not in str(error.value) and '\x1b' not in str(error.value)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kbroker_tools.spark.lake.table_format import PROPERTY, SourceUnavailable
+from kbroker_tools.spark.lake.table_format import PROPERTY, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class CatalogSettings:
         return f'{name} ({uri})' if uri else name
 
     def open(self) -> Catalog:
-        """Open the catalog. Raise IngestError if a property is wrong, and SourceUnavailable if the catalog does not
+        """Open the catalog. Raise IngestError if a property is wrong, and TableUnavailable if the catalog does not
         reply."""
         try:
             import pyiceberg
@@ -191,7 +191,7 @@ class FileAccess:
     def use(self, action: Callable[[FileIO], T]) -> T:
         """Return the result of an action on files. Repeat it once if it fails, and the catalog lends other credentials.
 
-        Raise OSError or SourceUnavailable if it fails for a while, and IngestError if it fails for good.
+        Raise OSError or TableUnavailable if it fails for a while, and IngestError if it fails for good.
         """
         quiet()
         with explaining(f'{self.settings.where}, table {".".join(self.table)}'):
@@ -225,7 +225,7 @@ class FileAccess:
         return time.time() * 1000 >= min(found) - before
 
     def _renew(self) -> None:
-        """Borrow credentials again. Raise IngestError or SourceUnavailable if the catalog does not lend them."""
+        """Borrow credentials again. Raise IngestError or TableUnavailable if the catalog does not lend them."""
         if self.catalog is None:
             self.catalog = self.settings.open()
         with explaining(self.settings.where):
@@ -276,17 +276,17 @@ def explaining(where: str) -> Iterator[None]:
 
 
 def explained(error: Exception, where: str) -> Exception:
-    """Return the error for the user: IngestError if the user has to change something, otherwise SourceUnavailable or
+    """Return the error for the user: IngestError if the user has to change something, otherwise TableUnavailable or
     the OSError itself."""
     from pyiceberg import exceptions as of_pyiceberg
     from requests import exceptions as of_requests
-    if isinstance(error, IngestError | SourceUnavailable):
+    if isinstance(error, IngestError | TableUnavailable):
         return error
     text = text_of(error)
     if isinstance(error, of_requests.RequestException):
         if isinstance(error, of_requests.SSLError | ValueError):
             return IngestError(f'{where}: {text}')
-        return SourceUnavailable(f'{where} does not reply: {text}')
+        return TableUnavailable(f'{where} does not reply: {text}')
     if isinstance(error, of_pyiceberg.NotInstalledError) and isinstance(error.__cause__, ImportError):
         return IngestError(f'{where}: {text} ({text_of(error.__cause__)})')
     if isinstance(error, of_pyiceberg.UnauthorizedError | of_pyiceberg.ForbiddenError | of_pyiceberg.OAuthError
@@ -294,7 +294,7 @@ def explained(error: Exception, where: str) -> Exception:
         return IngestError(f'{where} refuses the request for want of rights: {text}')
     if isinstance(error, of_pyiceberg.ServerError | of_pyiceberg.ServiceUnavailableError
                   | of_pyiceberg.TooManyRequestsError | of_pyiceberg.WaitingForLockException):
-        return SourceUnavailable(f'{where}: {text}')
+        return TableUnavailable(f'{where}: {text}')
     if isinstance(error, OSError):
         if 'TooSkewed' in text or 'TOO_SKEWED' in text:
             return IngestError(f'{where}: the clock of this machine differs from the clock of the store: {text}')
@@ -302,7 +302,7 @@ def explained(error: Exception, where: str) -> Exception:
             return IngestError(f'{where}: the store refuses access: {text}')
         return error
     if _is_unavailable(error):
-        return SourceUnavailable(f'{where}: {text}')
+        return TableUnavailable(f'{where}: {text}')
     return IngestError(f'{where}: {text}')
 
 

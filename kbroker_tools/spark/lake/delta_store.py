@@ -11,7 +11,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from kbroker_tools.spark.lake.store import Store
-from kbroker_tools.spark.lake.table_format import SourceUnavailable
+from kbroker_tools.spark.lake.table_format import TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 COLOUR = re.compile(r'\x1b\[\d*m')
@@ -71,7 +71,7 @@ def failure(what: str, error: Exception) -> Exception:
         return IngestError(f'{what}: the store refused: {text}; check the rights, the clock and --store-config' + (
             '; a URL with http:// needs AWS_ALLOW_HTTP=true there' if 'URL scheme' in text else ''))
     if isinstance(error, OSError) or any(each in text for each in FAILED):
-        return SourceUnavailable(f'{what}: the store failed: {text}')
+        return TableUnavailable(f'{what}: the store failed: {text}')
     return IngestError(f'{what}: {text}')
 
 

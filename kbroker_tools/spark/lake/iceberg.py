@@ -209,7 +209,7 @@ class IcebergTable:
         return str(staged.snapshot_id)
 
     def _send(self, table: Table, staged: Staged) -> None:
-        """Send a commit once. Raise Refused, ReplyLost, SourceUnavailable or IngestError."""
+        """Send a commit once. Raise Refused, ReplyLost, TableUnavailable or IngestError."""
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
         try:
             self._catalog().commit_table(table, staged.requirements, staged.updates)

@@ -39,9 +39,9 @@ from kbroker_tools.spark.lake.table_format import (
     JobRecord,
     Refused,
     ReplyLost,
-    SourceUnavailable,
     State,
     TableFormat,
+    TableUnavailable,
     same_progress,
 )
 from kbroker_tools.spark.ledger import IngestError, Progress
@@ -67,7 +67,7 @@ TARGET_BYTES = 128 * MIB
 
 @dataclass
 class TableJob:
-    """A job that ingests topics into a table. Methods raise what IngestJob raises, and SourceUnavailable."""
+    """A job that ingests topics into a table. Methods raise what IngestJob raises, and TableUnavailable."""
 
     source: IngestSource
     table: TableFormat
@@ -101,7 +101,7 @@ class TableJob:
                 if error.errno is not None:
                     raise
                 # Only an object store fails without a number of the system.
-                raise SourceUnavailable(' '.join(str(error).split())) from error
+                raise TableUnavailable(' '.join(str(error).split())) from error
             if result is not None:
                 return result
         raise IngestError(f'{self.table.name}: {LOST_RUNS} runs were lost to other drivers of job {self.name}; give '
@@ -137,7 +137,7 @@ class TableJob:
         # version of the table names are deleted.
         try:
             version = self._commit(plan, state, attempt, record, files)
-        except (SourceUnavailable, IngestError, OSError):
+        except (TableUnavailable, IngestError, OSError):
             if not self._is_overtaken(state, attempt):
                 raise
             version = None
@@ -157,7 +157,7 @@ class TableJob:
         all other attempts at its run, so these may fail at any step."""
         try:
             newest = self.table.load(self.name)
-        except (SourceUnavailable, IngestError, OSError):
+        except (TableUnavailable, IngestError, OSError):
             return False
         return (newest is not None and newest.record is not None and newest.record.attempt != attempt.id
                 and not same_progress(newest.record, state.record))
@@ -166,7 +166,7 @@ class TableJob:
         """Delete the files of the attempt that the table does not have. A failure is a note: no row depends on it."""
         try:
             newest = self.table.load(self.name)
-        except (SourceUnavailable, IngestError, OSError) as error:
+        except (TableUnavailable, IngestError, OSError) as error:
             return [f'{self.table.name}: the commits are done, and the table cannot be read now: {error}. The next run '
                     'deletes the files that it does not have']
         return leftovers.finish(self.table, newest, attempt) if newest is not None else []
@@ -205,7 +205,7 @@ class TableJob:
                 return (state.version or '') if is_mine else None
             plan.check(state)
             if lost == LOST_REPLIES:
-                raise SourceUnavailable(f'{self.table.name}: {lost} commits failed, and their rows are not in the '
+                raise TableUnavailable(f'{self.table.name}: {lost} commits failed, and their rows are not in the '
                                         f'table: {reason}')
             time.sleep(pause_s * random.random())
             pause_s = min(pause_s * 2, 5.0)
@@ -216,9 +216,9 @@ class TableJob:
         """Load the table after a commit that failed."""
         try:
             state = self.table.load(self.name)
-        except (SourceUnavailable, IngestError, OSError) as error:
+        except (TableUnavailable, IngestError, OSError) as error:
             if isinstance(reason, ReplyLost):
-                raise SourceUnavailable(f'{self.table.name}: the reply to a commit was lost ({reason}), and the table '
+                raise TableUnavailable(f'{self.table.name}: the reply to a commit was lost ({reason}), and the table '
                                         f'cannot be read now: {error}. Its rows are in the table, or not; the next '
                                         'run finds out') from None
             raise
@@ -252,7 +252,7 @@ class _Plan:
             try:
                 table.add_columns(state, self.columns)
             except (Refused, ReplyLost) as error:
-                raise SourceUnavailable(f'{table.name}: the columns could not be added: {error}') from None
+                raise TableUnavailable(f'{table.name}: the columns could not be added: {error}') from None
             state = table.load(self.job.name) or state
         self.check(state)
         return state

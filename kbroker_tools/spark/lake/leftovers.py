@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker_tools.spark.lake.probe import probe
-from kbroker_tools.spark.lake.table_format import Attempt, SourceUnavailable, State, TableFormat
+from kbroker_tools.spark.lake.table_format import Attempt, State, TableFormat, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 
 def begin(table: TableFormat, attempt: Attempt) -> None:
     """Write the marker of an attempt, then probe the store if this process has not done so.
 
-    Raise OSError or SourceUnavailable if the store fails, and IngestError if it cannot keep two commits apart.
+    Raise OSError or TableUnavailable if the store fails, and IngestError if it cannot keep two commits apart.
     """
     table.store.put(_marker(table, attempt), b'{}\n')
     try:
@@ -86,7 +86,7 @@ def _delete_all(table: TableFormat, attempt: Attempt) -> None:
 def _noted(table: TableFormat, attempt: Attempt, delete: Callable[[], None]) -> list[str]:
     try:
         delete()
-    except (OSError, SourceUnavailable, IngestError) as error:
+    except (OSError, TableUnavailable, IngestError) as error:
         return [f'{table.store.root}/{table.directory(attempt)}: files of run {attempt.run} that the table does not '
                 f'have cannot be deleted: {_text(error)}; the next run tries again']
     return []

@@ -20,7 +20,7 @@ from contextlib import suppress
 from threading import Barrier
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from kbroker_tools.spark.lake.table_format import Attempt, SourceUnavailable, TableFormat
+from kbroker_tools.spark.lake.table_format import Attempt, TableFormat, TableUnavailable
 from kbroker_tools.spark.ledger import IngestError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def probe(table: TableFormat, attempt: Attempt) -> None:
     """Probe the store of a table, once in a process. Do nothing if the store does not decide between commits. The
     scratch table is among the files of the attempt, so later runs delete what a crash leaves of it.
 
-    Raise IngestError if the store accepts two commits of one version, and SourceUnavailable if it fails.
+    Raise IngestError if the store accepts two commits of one version, and TableUnavailable if it fails.
     """
     if not isinstance(table, DecidedByPut) or table.put_decides is None:
         return
@@ -81,7 +81,7 @@ def _race(uri: str, settings: Mapping[str, str]) -> int:
         with ThreadPoolExecutor(WRITERS) as threads:
             return sum(threads.map(lambda each: _commits(each, barrier), tables))
     except (DeltaError, OSError) as error:
-        raise SourceUnavailable(f'{uri}: {_plain(error)}') from error
+        raise TableUnavailable(f'{uri}: {_plain(error)}') from error
 
 
 def _plain(error: Exception) -> str:

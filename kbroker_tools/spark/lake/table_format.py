@@ -118,7 +118,7 @@ class FileWriter(Protocol):
 
 class TableFormat(Protocol):
     """One table. Methods raise IngestError with a message for the user if the table, the catalog or the rights are
-    wrong, and OSError or SourceUnavailable if the catalog or the store fails for a while."""
+    wrong, and OSError or TableUnavailable if the catalog or the store fails for a while."""
 
     name: str
     """The table, as messages name it."""
@@ -158,7 +158,7 @@ class TableFormat(Protocol):
         location of the table. Return None if its history does not tell."""
 
 
-class SourceUnavailable(Exception):
+class TableUnavailable(Exception):
     """The catalog or the store fails for a while. Another try may succeed."""
 
 

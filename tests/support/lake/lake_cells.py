@@ -60,7 +60,7 @@ class Cell:
         """Wait for a run that may fail, but only because something did not work for a while."""
         outcome = (driver or self.start(**act)).outcome()
         assert outcome.exit_code == 0
-        assert (outcome.error or 'OSError').startswith(('SourceUnavailable', 'OSError')), outcome.error
+        assert (outcome.error or 'OSError').startswith(('TableUnavailable', 'OSError')), outcome.error
         return outcome
 
     def killed(self, at: str) -> None:
