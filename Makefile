@@ -110,6 +110,7 @@ bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against 
 	$(PY) bench/clients.py
 	$(PY) bench/secured.py
 	$(PY) bench/spark.py
+	$(PY) bench/lake.py
 
 bench-peers: $(VENV)/installed-for-tests build  ## Measure beside Apache Kafka and kfake, 40 minutes. BENCH_ARGS='--set all' takes 70. A second run continues the first.
 	$(PY) bench/peers.py $(BENCH_ARGS)
