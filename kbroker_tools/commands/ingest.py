@@ -231,11 +231,16 @@ def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> I
         return
     if given['conf']:
         raise click.UsageError('--conf is for Spark: give --master, too')
-    runner = ProcessRunner(given['workers'] or len(os.sched_getaffinity(0)))
+    runner = ProcessRunner(given['workers'] or cores())
     try:
         yield run_with(runner)
     finally:
         runner.stop()
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use. Only Linux knows that; others tell those of the machine."""
+    return len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count() or 1
 
 
 def _uses_spark(given: dict[str, Any]) -> bool:

@@ -498,6 +498,7 @@ def test_a_process_that_is_killed_is_replaced(tmp_path):
         runner.stop()
 
 
+@pytest.mark.soak
 def test_a_process_that_is_killed_every_time_ends_the_run(tmp_path):
     runner = ProcessRunner(2)
     with pytest.raises(IngestError, match=r'was killed, 4 times; .* fewer --workers or a smaller --target-file-size'):

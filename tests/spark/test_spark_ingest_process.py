@@ -45,9 +45,9 @@ def start(*more):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize('kills', [1, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_path, kills, soak_count):
-    kills = soak_count(kills, 2)
+    kills = soak_count(kills, 1)
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), *SMALL]
     chance = random.Random()
@@ -83,6 +83,7 @@ def test_a_signal_ends_it_and_leaves_what_was_there(shared_broker, writer, tmp_p
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
 
 
+@pytest.mark.soak
 def test_where_snappy_does_not_load_one_line_names_another_codec(tmp_path):
     """The error once was a stack trace of Java, and there was no option for another codec."""
     files = LogFiles(tmp_path / 'log', 'orders')
@@ -99,6 +100,7 @@ def test_where_snappy_does_not_load_one_line_names_another_codec(tmp_path):
     assert [row[1] for row in ingested(tmp_path / 'to')] == [0, 1]
 
 
+@pytest.mark.soak
 def test_following_goes_on_when_the_broker_comes_back(broker, tmp_path):
     topic = create_topic(broker.address)
     Writer(broker.address, 'before').write(topic, 10)

@@ -89,6 +89,7 @@ def test_tasks_of_a_job_write_in_transactions_of_their_own(spark, shared_broker,
         assert len(ids) == writers
 
 
+@pytest.mark.soak
 def test_a_job_that_was_written_before_is_a_line_on_stderr_and_a_row_of_sparks_worker_logs(shared_broker, tmp_path):
     """A log record alone would reach either the terminal or the table of Spark, but not both."""
     given = options(shared_broker, 'again', idempotencyKey='monday', createTopics='true', topicPartitions='3')
