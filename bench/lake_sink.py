@@ -15,6 +15,10 @@ from support.brokers.broker_process import BrokerProcess
 from support.runner.free_ports import free_port
 
 COMMIT_INTERVAL_S = 5
+FLUSH_INTERVAL_MS = 1000
+"""Connect calls a sink when records have arrived, and otherwise after this time. The sink needs such calls to join the
+group of its control topic, and to commit. With Connect's default of one minute, it takes two minutes for a topic that
+gets no more records."""
 LIMIT_S = 300
 LOOK_S = 0.2
 FAILED = 'uncaught and unrecoverable exception'
@@ -49,7 +53,7 @@ def sink(broker: BrokerProcess, topic: str, count: int, jars: pathlib.Path, plac
         'bootstrap.servers': broker.address, 'listeners': f'http://127.0.0.1:{free_port()}',
         'key.converter': 'org.apache.kafka.connect.storage.StringConverter',
         'value.converter': 'org.apache.kafka.connect.json.JsonConverter', 'value.converter.schemas.enable': 'false',
-        'offset.storage.file.filename': f'{place}/offsets'}))
+        'offset.storage.file.filename': f'{place}/offsets', 'offset.flush.interval.ms': str(FLUSH_INTERVAL_MS)}))
     (place / 'sink.properties').write_text(_text({
         'name': f'sink-{place.name}', 'connector.class': 'org.apache.iceberg.connect.IcebergSinkConnector',
         'tasks.max': '2', 'topics': topic, 'iceberg.tables': 'lake.orders', 'iceberg.control.topic': control,

@@ -5,6 +5,8 @@ import os
 import pathlib
 import pickle
 import signal
+import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -205,11 +207,13 @@ def test_a_job_gets_another_topic_and_more_partitions(shared_broker, writer, top
     assert run(job_of(shared_broker, tables, topic, other), runner).rows == 15
 
 
-def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, tables, runner):
-    for _ in range(3):
+@pytest.mark.parametrize('threads', [0, 2])
+def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, tables, runner, threads):
+    for _ in range(5):
         writer.write(topic, 1, value='x' * 60_000)
-    assert run(job_of(shared_broker, tables, topic, target_bytes=50_000, options={'batchBytes': '1'}),
-               runner).files == 3
+    assert run(job_of(shared_broker, tables, topic, target_bytes=50_000, options={'batchBytes': '1'},
+                      write_threads=threads), runner).files == 5
+    assert tables.rows() == consumed(shared_broker.address, topic)
 
 
 # ---- refusals
@@ -533,6 +537,86 @@ def test_small_batches_are_combined_before_they_are_written(rows, chunks, monkey
     writer = SimpleNamespace(write=lambda rows, name: written.append(rows) or [])
     TableWork(Rows(parse_options({'path': '/', 'subscribe': 't'})), writer, 1 << 30).run([], 'name')
     assert [(table.num_rows, table.column('offset').num_chunks) for table in written] == [(rows * 5, chunks)]
+
+
+class ThreadedWriter:
+    """A writer whose files end only when `may_end` is set. Each thread has a copy, so its state is in the class."""
+
+    def write(self, rows, name):
+        self.running.append(name)
+        try:
+            assert self.may_end.wait(60), 'the task neither read on nor waited for a file'
+            if self.error is not None:
+                raise self.error
+            return [name.encode()]
+        finally:
+            self.running.remove(name)
+
+
+@pytest.fixture
+def threaded_writer():
+    ThreadedWriter.may_end, ThreadedWriter.running, ThreadedWriter.error = threading.Event(), [], None
+    return ThreadedWriter
+
+
+def work_of(monkeypatch, read, write_threads):
+    """Return work that writes a file for each batch that `read` yields."""
+    monkeypatch.setattr(Rows, 'read', lambda self, tasks, totals: read())
+    return TableWork(Rows(parse_options({'path': '/', 'subscribe': 't'})), ThreadedWriter(), 1, write_threads)
+
+
+def batches(count):
+    return (pa.RecordBatch.from_pydict({'offset': [number]}) for number in range(count))
+
+
+@pytest.mark.parametrize('threads', [1, 2, 3])
+def test_a_task_reads_the_rows_of_one_more_file_than_it_has_threads_before_it_waits(threads, threaded_writer,
+                                                                                    monkeypatch):
+    reads, reads_at_waits, result = [], [], Future.result
+
+    def read():
+        for batch in batches(9):
+            reads.append(batch)
+            yield batch
+
+    def wait(future):
+        reads_at_waits.append(len(reads))
+        threaded_writer.may_end.set()
+        return result(future)
+
+    monkeypatch.setattr(Future, 'result', wait)
+    found = work_of(monkeypatch, read, threads).run([], 'name')
+    assert found.files == [b'name-%05d' % number for number in range(9)]
+    assert reads_at_waits[0] == threads + 2     # the last read showed that a file had its rows
+
+
+@pytest.mark.parametrize('threads', [0, 2])
+def test_the_last_file_is_written_by_the_thread_that_reads(threads, threaded_writer, monkeypatch):
+    """Most runs of a job that follows a topic write one file. They start no thread."""
+    threaded_writer.may_end.set()
+    work = work_of(monkeypatch, lambda: batches(1), threads)
+    monkeypatch.setattr(threading.Thread, 'start', lambda self: pytest.fail('a thread was started'))
+    assert work.run([], 'name').files == [b'name-00000']
+
+
+def test_a_thread_that_fails_ends_the_task_and_its_other_threads(threaded_writer, monkeypatch):
+    threaded_writer.error = OSError(errno.ENOSPC, 'No space left on device')
+    threaded_writer.may_end.set()
+    with pytest.raises(OSError, match='No space left'):
+        work_of(monkeypatch, lambda: batches(9), 2).run([], 'name')
+    assert threaded_writer.running == []
+
+
+def test_no_thread_writes_after_a_task_that_could_not_read(threaded_writer, monkeypatch):
+    """A driver deletes the files of a failed attempt. A thread that wrote on would leave one behind."""
+    def read():
+        yield from batches(3)
+        threaded_writer.may_end.set()
+        raise TableUnavailable('the broker is gone')
+
+    with pytest.raises(TableUnavailable):
+        work_of(monkeypatch, read, 2).run([], 'name')
+    assert threaded_writer.running == []
 
 
 def test_attempts_are_found_by_the_names_of_their_markers():

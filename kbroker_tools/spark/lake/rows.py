@@ -4,9 +4,13 @@ Nothing here needs Spark, so the same work runs in a process of this machine and
 """
 from __future__ import annotations
 
+import pickle
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kbroker_tools.spark.lake.table_format import FileWriter
 from kbroker_tools.spark.options import MIB, Options
@@ -118,23 +122,69 @@ class TableWork:
     writer: FileWriter
     target_bytes: int
     """A file has rows of about this many bytes in Arrow's form. A larger row has a file of its own."""
+    write_threads: int = 0
+    """The threads that write files while the next rows are read. The rows of one more file are in memory. With 0, the
+    thread that reads also writes."""
 
     def run(self, tasks: Sequence[Any], name: str) -> Written:
         """Read tasks of the reader, and write their rows to files. `name` begins the names of the files, and no other
         attempt has it."""
-        totals, files = Totals(), []
+        totals = Totals()
         held: list[pa.RecordBatch] = []
         number = held_bytes = 0
-        for batch in self.rows.read(tasks, totals):
-            if held and held_bytes + batch.nbytes > self.target_bytes:
-                files += self.writer.write(_table(held, held_bytes), f'{name}-{number:05d}')
-                number, held, held_bytes = number + 1, [], 0
-            if batch.num_rows:
-                held.append(batch)
-                held_bytes += batch.nbytes
-        if held:
-            files += self.writer.write(_table(held, held_bytes), f'{name}-{number:05d}')
-        return Written(files, totals)
+        with _Files(self.writer, self.write_threads) as files:
+            for batch in self.rows.read(tasks, totals):
+                if held and held_bytes + batch.nbytes > self.target_bytes:
+                    files.write(_table(held, held_bytes), f'{name}-{number:05d}')
+                    number, held, held_bytes = number + 1, [], 0
+                if batch.num_rows:
+                    held.append(batch)
+                    held_bytes += batch.nbytes
+            # Nothing is left to read. A small run needs no thread, and no copy of its writer.
+            last = self.writer.write(_table(held, held_bytes), f'{name}-{number:05d}') if held else []
+            return Written(files.entries() + last, totals)
+
+
+class _Files:
+    """The files that a task writes before it has read all rows. No thread writes after the `with` block."""
+
+    def __init__(self, writer: FileWriter, threads: int):
+        self._writer = writer
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads) if threads else None
+        self._own = threading.local()
+        self._running: deque[Future[list[bytes]]] = deque()
+        self._entries: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def write(self, rows: pa.Table, name: str) -> None:
+        """Write rows, and return when each file that is not finished has a thread. Raise what a writer raises."""
+        if self._pool is None:
+            self._entries += self._writer.write(rows, name)
+            return
+        self._running.append(self._pool.submit(self._write, rows, name))
+        self._await(self._threads)
+
+    def entries(self) -> list[bytes]:
+        """Wait for all files. Return their entries in the order of the calls of `write`."""
+        self._await(0)
+        return self._entries
+
+    def _await(self, most: int) -> None:
+        while len(self._running) > most:
+            self._entries += self._running.popleft().result()
+
+    def _write(self, rows: pa.Table, name: str) -> list[bytes]:
+        if not hasattr(self._own, 'writer'):
+            self._own.writer = pickle.loads(pickle.dumps(self._writer))     # credentials are renewed in each copy
+        writer: FileWriter = self._own.writer
+        return writer.write(rows, name)
 
 
 def _table(batches: list[pa.RecordBatch], size_bytes: int) -> pa.Table:
