@@ -1,15 +1,17 @@
-"""The errors of a schema registry and of schemas. Each message is one line, without passwords."""
+"""The errors of a schema registry and of schemas. Each message is one line, without passwords. Names in a schema may
+have line feeds and other control characters, which are escaped."""
 from __future__ import annotations
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.errors import ClientError
+from kbroker_tools.base.render import printable
 
 
 class RegistryError(ConfigError):
     """A setting, a schema or the answer of a registry is wrong. A retry does not help."""
 
     def __init__(self, message: str, name: str = 'registry'):
-        super().__init__(name, message)
+        super().__init__(name, printable(message))
 
     def __reduce__(self) -> tuple[type[RegistryError], tuple[str, str]]:
         return type(self), (str(self), self.name)
@@ -17,3 +19,6 @@ class RegistryError(ConfigError):
 
 class RegistryUnavailable(ClientError):
     """The registry does not answer, or fails. A retry may help."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))

@@ -16,8 +16,8 @@ from kbroker_tools.registry.errors import RegistryError
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
 
-TOKEN = re.compile(r'''\s+|//[^\n]*|/\*.*?\*/|(?P<token>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\.?[A-Za-z_][\w.]*'''
-                   r'''|[-+]?[\w.]+|[{}\[\]()<>=;,:/?&|!*%^$@#~-])''', re.DOTALL)
+TOKEN = re.compile(r'''\s+|//[^\n]*|/\*.*?\*/|(?P<token>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*'|'''
+                   r'''\.?[A-Za-z_][\w.]*|[-+]?[\w.]+|[{}\[\]()<>=;,:/?&|!*%^$@#~-])''', re.DOTALL)
 SCALARS = {'double': 1, 'float': 2, 'int64': 3, 'uint64': 4, 'int32': 5, 'fixed64': 6, 'fixed32': 7, 'bool': 8,
            'string': 9, 'bytes': 12, 'uint32': 13, 'sfixed32': 15, 'sfixed64': 16, 'sint32': 17, 'sint64': 18}
 """The numbers of the types in `descriptor.proto`."""

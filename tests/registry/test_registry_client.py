@@ -91,8 +91,9 @@ def test_a_schema_is_registered_with_its_kind_and_references(registry, connected
 
 
 def test_a_refused_registration_has_the_registry_s_words(registry, connected):
-    registry.answers['/subjects/a/versions'] = 409, {}, {'error_code': 409, 'message': 'it is\nincompatible'}
-    with pytest.raises(RegistryError, match=r'found HTTP status 409 \(it is incompatible\), expected 200$'):
+    registry.answers['/subjects/a/versions'] = 409, {}, {
+        'error_code': 409, 'message': 'it is\n\x1b[1mincompatible'}
+    with pytest.raises(RegistryError, match=r'found HTTP status 409 \(it is \\x1b\[1mincompatible\), expected 200$'):
         connected().register('a', Schema('avro', '"int"'))
 
 

@@ -163,6 +163,8 @@ def test_message_indexes_name_a_message(indexes, name):
         ('message A {}', 'A without fields'),
         ('message A { optional A a = 1; }', 'A contains itself: a column cannot have a recursive type'),
         ('import "gone.proto"; message A { optional int32 x = 1; }', 'imports gone.proto, expected a reference'),
+        ('import "a\\\nb.proto"; message A { optional int32 x = 1; }', "line 1: found '\"', expected a .proto file"),
+        ('import "\x1b[1m\u202e.proto"; message A { optional int32 x = 1; }', r'imports \x1b[1m\u202e.proto, exp'),
         ('import "google/protobuf/gone.proto"; message A {}', 'imports google/protobuf/gone.proto'),
         ('import "google/protobuf/../../os.proto"; message A {}', 'expected a reference with this name'),
         ('message A { ' * 60 + 'optional int32 x = 1;' + '}' * 60, 'more than 50 nested messages'),
