@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = pathlib.Path(__file__).parent
 BUILD = HERE.parent.parent / 'build' / 'fuzz'
 TARGETS = ('requests', 'responses', 'batches', 'payloads', 'logins', 'names', 'rows', 'files', 'settings', 'patterns',
-           'control')
+           'control', 'schemas')
 SHOWN_LINES = 40
 NOISE = re.compile(r'#\d+\t|INFO: |WARNING: |You can likely resolve')
 """The progress lines of libFuzzer. A sanitizer's report comes after these lines, and contains a long stack of the

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from fuzz import control_requests
+from fuzz import control_requests, value_schemas
 from fuzz.frames import Frames
 from joserfc.jwk import ECKey
 from support.brokers.in_process_broker import InProcessBroker
@@ -449,4 +449,5 @@ TARGETS = {
     'settings': Target(run_settings, settings),
     'patterns': Target(run_pattern, patterns),
     'control': Target(run_control, control_requests.requests),
+    'schemas': Target(value_schemas.run, value_schemas.seeds),
 }
