@@ -23,7 +23,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbroker_tools.registry.errors import RegistryError
+from kbroker_tools.registry.errors import RegistryError, unicode_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +96,8 @@ class AvroSchema:
     def arrow_type(self) -> pa.StructType:
         """Return the type of the values. Raise RegistryError if they cannot be columns."""
         import pyarrow as pa
-        found = _Types(self).of(self.root, ())
+        with unicode_only():
+            found = _Types(self).of(self.root, ())
         if not pa.types.is_struct(found):
             raise RegistryError(f'found an Avro schema of type {kind_of(self.node(self.root))}, expected a record')
         return found
@@ -165,6 +166,12 @@ class _Types:
                                     'have a recursive type; expected a schema without recursion')
             if not node['fields']:
                 raise RegistryError(f'found an Avro record {node["name"]} without fields, expected one or more')
+            names: set[str] = set()
+            for each in node['fields']:
+                if each['name'] in names:
+                    raise RegistryError(f'found the field {each["name"]} of the Avro record {node["name"]} again, '
+                                        'expected each name once')
+                names.add(each['name'])
             return pa.struct([pa.field(each['name'], self.of(each['type'], (*path, node['name'], each['name'])))
                               for each in node['fields']])
         if kind == 'array':

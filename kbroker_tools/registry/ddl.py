@@ -4,12 +4,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kbroker_tools.registry.errors import RegistryError
+from kbroker_tools.registry.errors import RegistryError, unicode_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|'((?:[^'\\]|\\.)*)'|([<>(),:]))")
+END = re.compile(r'\s*')
 PLAIN_NAME = re.compile(r'[A-Za-z_]\w*')
 DEEPEST = 50
 NAMES = {'boolean': 'boolean', 'tinyint': 'tinyint', 'byte': 'tinyint', 'smallint': 'smallint', 'short': 'smallint',
@@ -31,9 +32,8 @@ def arrow_types() -> dict[str, pa.DataType]:
 
 def from_ddl(text: str) -> pa.StructType:
     """Return the columns of a DDL text. Raise RegistryError if it has others, or none."""
-    parser = _Parser(text)
-    found = parser.fields('', False, 0)
-    return found
+    with unicode_only():
+        return _Parser(text).fields('', False, 0)
 
 
 def to_ddl(columns: pa.StructType) -> str:
@@ -65,10 +65,10 @@ class _Parser:
 
     def _peek(self) -> tuple[str, str]:
         """Return the kind of the next token (name, word, text, mark, '' at the end) and the token."""
-        if not self._text[self._at:].strip():
-            return '', ''
         match = TOKEN.match(self._text, self._at)
         if match is None:
+            if END.fullmatch(self._text, self._at):
+                return '', ''
             raise self._wrong(self._text[self._at:].strip()[:20], 'columns such as id bigint, name string')
         self._end = match.end()
         for kind, found in zip(('name', 'word', 'text', 'mark'), match.groups(), strict=True):
@@ -99,12 +99,14 @@ class _Parser:
     def fields(self, end: str, is_struct: bool, depth: int) -> pa.StructType:
         import pyarrow as pa
         found: list[pa.Field] = []
+        names: set[str] = set()
         while True:
             kind, name = self._take()
             if kind not in ('name', 'word'):
                 raise self._wrong(name or 'the end', 'the name of a column, such as in id bigint, name string')
-            if name in [each.name for each in found]:
+            if name in names:
                 raise self._wrong(name, 'each name once')
+            names.add(name)
             self._takes(':')
             found.append(pa.field(name, self._type(depth + 1)))
             if self._takes('not'):

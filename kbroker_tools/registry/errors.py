@@ -2,6 +2,9 @@
 have line feeds and other control characters, which are escaped."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kbroker.base.errors import ConfigError
 from kbroker.client.errors import ClientError
 from kbroker_tools.base.render import printable
@@ -22,3 +25,13 @@ class RegistryUnavailable(ClientError):
 
     def __init__(self, message: str):
         super().__init__(printable(message))
+
+
+@contextmanager
+def unicode_only() -> Iterator[None]:
+    """Raise RegistryError for a schema with half of a surrogate pair: JSON can have that, as `\\ud800`, and UTF-8
+    cannot."""
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise RegistryError('found a schema with half of a surrogate pair, expected Unicode') from None

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker_tools.registry.ddl import arrow_types
-from kbroker_tools.registry.errors import RegistryError
+from kbroker_tools.registry.errors import RegistryError, unicode_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,8 @@ def columns_of(text: str, references: Mapping[str, str]) -> pa.StructType:
     """
     import pyarrow as pa
     walk = _Walk(_parsed(text), {name: _parsed(each) for name, each in references.items()})
-    found = walk.type_of(walk.root, walk.root, ())
+    with unicode_only():
+        found = walk.type_of(walk.root, walk.root, ())
     if not pa.types.is_struct(found):
         raise RegistryError('found a JSON Schema without properties, expected an object with properties')
     return found

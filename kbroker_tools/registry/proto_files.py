@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbroker_tools.registry.errors import RegistryError
+from kbroker_tools.registry.errors import RegistryError, unicode_only
 from kbroker_tools.registry.proto_text import compile_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def file_of(name: str, text: str) -> FileDescriptorProto:
         found = FileDescriptorProto.FromString(base64.b64decode(text.strip(), validate=True))
     except (binascii.Error, DecodeError, ValueError):
         try:
-            return compile_text(name, text)
+            with unicode_only():
+                return compile_text(name, text)
         except RegistryError as error:
             raise RegistryError(f'found a text that is not a .proto file: {error}') from None
     found.name = name

@@ -80,14 +80,16 @@ class _Parser:
         return found
 
     def _number(self) -> int:
+        sign = -1 if self._takes('-') else 1
         found = self._take()
-        if found == '-':
-            return -self._number()
+        octal = len(found) > 1 and found[0] == '0' and found.isdecimal()
         try:
-            octal = len(found) > 1 and found[0] == '0' and found.isdecimal()
-            return int(found, 8 if octal else 0)
+            number = sign * int(found, 8 if octal else 0)
         except ValueError:
             raise _wrong(self._lines[self._at - 1], repr(found), 'a number') from None
+        if not -1 << 31 <= number < 1 << 31:
+            raise _wrong(self._lines[self._at - 1], str(number), 'a number of 32 bits')
+        return number
 
     def _string(self) -> str:
         found = self._take()

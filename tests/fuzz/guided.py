@@ -21,7 +21,7 @@ if ctypes.CDLL(None).begin_coverage(core_with_libfuzzer.__file__.encode()):
 READERS_IN_PYTHON = ['kbroker.base.linear_pattern', 'kbroker.log', 'kbroker.metadata', 'kbroker.record',
                      'kbroker.security', 'kbroker.settings.config', 'kbroker.settings.jaas',
                      'kbroker.settings.listeners', 'kbroker.settings.properties', 'kbroker.settings.table',
-                     'kbroker_tools.registry']
+                     'kbroker_tools.console.avro_json', 'kbroker_tools.console.protobuf_json', 'kbroker_tools.registry']
 """The modules in Python whose coverage guides the run. All other code that reads bytes is compiled. Each module in this
 list makes the start a second longer.
 """

@@ -3,7 +3,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+from kbroker_tools.console.avro_json import AvroJson
+from kbroker_tools.console.protobuf_json import ProtobufJson
+from kbroker_tools.console.registry_values import Codec
 from kbroker_tools.registry.avro import AvroFormat
 from kbroker_tools.registry.decoding import Decoder
 from kbroker_tools.registry.errors import RegistryError
@@ -20,26 +24,50 @@ SEPARATOR = b'\xff'
 """Between a schema, which is UTF-8, and a value."""
 
 
+CODECS: dict[bytes, Callable[[str], Codec]] = {
+    b'A': AvroJson, b'P': lambda text: ProtobufJson(text, {}, (0,))}
+
+
 def run(data: bytes) -> None:
-    """Read a schema of the kind that the first byte names, and decode the value after it."""
-    import pyarrow as pa
-    make = KINDS.get(data[:1])
-    if make is None:
-        return
-    text, _, value = data[1:].partition(SEPARATOR)
+    """Read a schema of the kind that the first byte names, and decode the value after it: as a column, or as JSON."""
+    schema, _, value = data[1:].partition(SEPARATOR)
+    text = schema.decode('utf-8', 'surrogateescape')        # a text in JSON can have half of a surrogate pair
     try:
-        found = make(text.decode('utf-8', 'replace'))
-        decoder = Decoder(found.kind, found.text, None)
-        column, undecoded = decoder.decode(pa.array([value, None], pa.binary()), None)
+        if data[:1] in KINDS:
+            as_column(KINDS[data[:1]](text), value)
+        elif data[:1] in CODECS:
+            as_json(CODECS[data[:1]](text), value)
     except RegistryError as error:
         assert str(error).isprintable(), error
-        return
+
+
+def as_column(found: Format, value: bytes) -> None:
+    import pyarrow as pa
+    column, undecoded = Decoder(found.kind, found.text, None).decode(pa.array([value, None], pa.binary()), None)
     column.validate(full=True)
     assert column[0].is_valid == (undecoded[0].as_py() is None)
     assert (column[1].is_valid, undecoded[1].is_valid) == (False, False)
 
 
+def as_json(codec: Codec, value: bytes) -> None:
+    """Read a value, write what was read, and write the value as if it was JSON."""
+    with suppress(ValueError):
+        shown = codec.read(value)
+        codec.write(json.dumps(shown).encode())
+    with suppress(ValueError):
+        codec.write(value)
+
+
 def seeds() -> Iterator[bytes]:
+    for seed in column_seeds():
+        yield seed
+        if seed[:1] in b'ap':
+            yield seed[:1].upper() + seed[1:]
+    yield b'A{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R", "double"]}]}' + SEPARATOR \
+          + b'{"x": {"R": {"x": {"double": "NaN"}}}}'
+
+
+def column_seeds() -> Iterator[bytes]:
     avro = {'type': 'record', 'name': 'R', 'fields': [
         {'name': 'id', 'type': 'long'}, {'name': 'who', 'type': ['null', 'string']},
         {'name': 'tags', 'type': {'type': 'array', 'items': {'type': 'map', 'values': 'bytes'}}},
@@ -49,6 +77,7 @@ def seeds() -> Iterator[bytes]:
     schema = {'type': 'object', 'properties': {
         'id': {'type': 'integer'}, 'at': {'type': 'string', 'format': 'date-time'}, 'x': {'$ref': '#/$defs/x'},
         'all': {'type': ['null', 'array'], 'items': {'type': 'number'}}}, '$defs': {'x': {'type': 'boolean'}}}
+    yield b'j{"properties": {"a\\ud800": {}}}'
     yield (b'j' + json.dumps(schema).encode() + SEPARATOR
            + b'{"id": 1, "at": "2020-01-01T00:00:00Z", "x": true, "all": [1.5, 2]}')
     yield (b'did bigint, tags array<string>, map map<string, struct<x: double>>, at timestamp, price decimal(9,2)'

@@ -183,6 +183,7 @@ def test_references_are_written_into_the_text_of_the_schema():
         ('"int"', 'found an Avro schema of type int, expected a record'),
         (json.dumps(record(('x', 'null'))), 'found the Avro field x of type null'),
         (json.dumps(record()), 'without fields'),
+        (json.dumps(record(('x', 'int'), ('x', 'long'))), 'found the field x of the Avro record R again'),
         (json.dumps(record(('x', ['null', 'R']))), 'R contains itself: a column cannot have a recursive type'),
         (json.dumps(record(('x', {'type': 'array', 'items': 'R'}))), 'R contains itself'),
         (json.dumps(record(('x', logical('bytes', 'decimal', precision=39)))), 'expected a precision of 1 to 38'),

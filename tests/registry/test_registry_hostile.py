@@ -65,6 +65,20 @@ def few_mib():
     assert peak < MOST_MIB
 
 
+@pytest.mark.parametrize(
+    ('make', 'text'),
+    [(AvroFormat, '{"type": "record", "name": "R", "fields": [{"name": "\\ud800", "type": "int"}]}'),
+     (AvroFormat, '{"type": "record", "name": "R", "fields": [{"name": "\ud800", "type": "int"}]}'),
+     (JsonFormat, '`\ud800` int'),
+     (lambda text: JsonFormat.from_registry(text, {}, None), '{"properties": {"\\udfff": {"type": "string"}}}'),
+     (lambda text: ProtobufFormat.from_registry(text, {}, None), 'import "\ud800"; message A {}')],
+    ids=['avro, escaped', 'avro', 'ddl', 'json schema', 'proto'])
+def test_a_schema_with_half_of_a_surrogate_pair_is_refused(make, text):
+    """JSON can have it in any text, and UTF-8 cannot. It once ended a run with a traceback."""
+    with pytest.raises(RegistryError, match=r'half of a surrogate pair|is not an Avro schema'):
+        make(text)
+
+
 @pytest.mark.parametrize('kind', ['avro', 'json', 'protobuf'])
 def test_a_mutated_value_is_decoded_or_kept(kind, request, few_mib):
     text, seed = formats()[kind]
