@@ -224,8 +224,11 @@ def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, ac
         rows.LEAST_BYTES = 1        # a few rows are enough for several tasks
     kind, argument = _spark(act, flag) if act.master else (ProcessRunner, act.workers)
     runner: Any = type('Runner', (ActingRunner, kind), {'table': acting})(argument)
+    # A run in this process writes small files. Threads write all but the last.
+    small: Any = {} if act.master or act.workers > 1 else {'target_bytes': 1, 'write_threads': 2}
+    source = IngestSource(address, topics, {'batchRows': '7'} if small else {})
     try:
-        result = TableJob(IngestSource(address, topics), acting, act.job).run(runner, lambda ended, total: None)
+        result = TableJob(source, acting, act.job, **small).run(runner, lambda ended, total: None)
         sender.send({'run': result.run, 'rows': result.rows, 'notes': list(result.notes)})
     except Exception as error:      # the test decides which one is right
         sender.send({'error': f'{type(error).__name__}: {error}\n{traceback.format_exc()}'})
