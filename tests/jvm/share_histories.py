@@ -35,6 +35,7 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FIRST, LAST = 0, -1
 MOMENT_MS = 100
 LOAD_MS = 3_000
+WRONG_EPOCH = 1 << 30
 
 
 class Session:
@@ -147,6 +148,20 @@ class PartitionSide(Side):
                     if found is not None and found[1] is not None:
                         self.states[found[0]] = found[1]
                         count += found[0].group_id == self.name
+
+    def settle(self) -> None:
+        """Replay the rows that earlier requests cause. A row that is written later is that of a later request."""
+        self.collect()
+
+    def await_end_of_session(self, member: str) -> None:
+        """Wait until the broker has noticed that the connection of a member closed.
+
+        Kafka removes the session by the id of the member. If that happens late, it removes the next session of the same
+        member. A wrong epoch changes nothing, and the error shows whether the member has a session.
+        """
+        self.wait_until(lambda: 'SHARE_SESSION_NOT_FOUND' in codes(self.ask(
+            'ShareAcknowledge', 2, group_id=self.name, member_id=member, share_session_epoch=WRONG_EPOCH, topics=[],
+            is_renew_ack=False)))
 
     def await_rows(self) -> None:
         self.wait_until(self.collect)
@@ -289,8 +304,10 @@ class Disconnect:
         session = side.sessions.pop(self.slot, None)
         if session is None:
             return None
-        side.collect()
+        side.settle()
         session.client.close()
+        if session.epoch:
+            side.await_end_of_session(self.slot)
         if session.held and session.epoch:
             side.await_rows()
         return None

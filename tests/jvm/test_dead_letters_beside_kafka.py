@@ -106,17 +106,23 @@ class QueueSide(PartitionSide):
         assert answer.responses[0].error_code == 0, answer
         await_shown_metadata(self.address)
 
+    def settle(self) -> None:
+        """Wait until no record waits for a dead letter. Its row may be written long after the answer to the request
+        that rejects the record. Then it would look like the row of a connection that closes."""
+        def is_settled() -> bool:
+            state = self.state()
+            return state is None or all(batch[2] != ARCHIVING for batch in state[2])
+
+        self.wait_until(is_settled)
+
     def settled_state(self) -> Any:
         """Return the final state of the share partition when no record waits for a dead letter.
 
         These are the first offset that is not finished, and the batches from there on. The stored start offset depends
         on the number of rows.
         """
-        def is_settled() -> bool:
-            state = self.state()
-            return state is not None and all(batch[2] != ARCHIVING for batch in state[2])
-
-        self.wait_until(is_settled)
+        self.wait_until(lambda: self.state() is not None)
+        self.settle()
         start_offset, _, batches = self.state()
         while batches and batches[0][0] == start_offset and batches[0][2] in FINISHED:
             start_offset = batches.pop(0)[1] + 1
