@@ -79,6 +79,20 @@ def test_a_schema_with_half_of_a_surrogate_pair_is_refused(make, text):
         make(text)
 
 
+@pytest.mark.parametrize(
+    ('kind', 'text'),
+    [('protobuf', 'message A { optional int32 x = 155555555555; }'), ('protobuf', 'import "\ud800"; message A {}'),
+     ('avro', '{"type": "record", "name": "R", "fields": [{"name": "\\ud800", "type": "int"}]}'),
+     ('avro', json.dumps(record(('a', 'int'), ('a', 'int'))))])
+def test_a_wrong_schema_of_a_writer_makes_its_values_undecodable(kind, text, monkeypatch):
+    """The number of the field once ended the run that met such a value."""
+    decoder = Decoder(kind, formats()[kind][0], KnownSchemas())
+    monkeypatch.setitem(SCHEMAS, 9, Schema(kind, text))
+    value = prefix_of(9, [0] if kind == 'protobuf' else []) + b'\x08\x05'
+    column, undecoded = decoder.decode(pa.array([value], pa.binary()), None)
+    assert (column.null_count, undecoded.to_pylist()) == (1, [value])
+
+
 @pytest.mark.parametrize('kind', ['avro', 'json', 'protobuf'])
 def test_a_mutated_value_is_decoded_or_kept(kind, request, few_mib):
     text, seed = formats()[kind]
