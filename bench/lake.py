@@ -43,7 +43,6 @@ from stopping import workplace  # noqa: E402
 from support.brokers.broker_process import BrokerProcess  # noqa: E402
 from support.lake.catalogs import sql_catalog  # noqa: E402
 
-from kbroker_tools.commands.ingest import write_threads  # noqa: E402
 from kbroker_tools.spark.ingest_source import IngestResult, IngestSource  # noqa: E402
 from kbroker_tools.spark.lake.delta import DeltaLakeTable  # noqa: E402
 from kbroker_tools.spark.lake.iceberg import IcebergTable  # noqa: E402
@@ -127,8 +126,7 @@ class Ways:
         kind, _, runner = way.partition(', ')
         to: TableFormat = (IcebergTable('lake.orders', sql_catalog(place), {}) if kind == 'Iceberg'
                            else DeltaLakeTable(str(place / 'orders'), {}))
-        threads = 0 if runner == 'Spark' else write_threads(self._runners[runner].workers)
-        return lambda: TableJob(source, to, write_threads=threads).run(self._runners[runner], lambda ended, total: None)
+        return lambda: TableJob(source, to).run(self._runners[runner], lambda ended, total: None)
 
     def _cpu_s(self) -> float:
         mine = os.getpid()

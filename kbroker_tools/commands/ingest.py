@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 LOSSES_SHOWN = 10
 BACKOFF_S = 1.0
 MOST_BACKOFF_S = 60.0
-MOST_WRITE_THREADS = 2
-"""The threads of a process that write files. To write rows takes up to three times as long as to read them."""
 FORMATS = ('parquet', 'orc', 'json', 'avro')
 LIBRARIES = {'iceberg': 'pyiceberg', 'delta': 'deltalake'}
 """Maps a format of tables to the library that kbroker has for it."""
@@ -205,11 +203,9 @@ def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> I
         import_module(name)     # before anything is opened
     from kbroker_tools.spark.lake.job import TARGET_BYTES, TableJob
     from kbroker_tools.spark.lake.runners import ProcessRunner, Runner, SparkRunner
-    workers = given['workers'] or cores()
     job = TableJob(source, table_of(given), given['job'] or 'default', given['partition_by'],
                    given['target_file_size'] or TARGET_BYTES, values_of(given), given['rows'] == 'aborted',
-                   given['accept_rollback'], given['evolve'] == 'add',
-                   0 if _uses_spark(given) else write_threads(workers))
+                   given['accept_rollback'], given['evolve'] == 'add')
 
     def run_with(runner: Runner) -> Run:
         def run() -> IngestResult:
@@ -235,22 +231,11 @@ def table_runs(source: IngestSource, given: dict[str, Any], output: Output) -> I
         return
     if given['conf']:
         raise click.UsageError('--conf is for Spark: give --master, too')
-    runner = ProcessRunner(workers)
+    runner = ProcessRunner(given['workers'])
     try:
         yield run_with(runner)
     finally:
         runner.stop()
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use. Only Linux knows that; others tell those of the machine."""
-    return len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count() or 1
-
-
-def write_threads(workers: int) -> int:
-    """Return the number of threads of each process that write files while it reads. Return 0 if the processes use all
-    cores; then the thread that reads also writes."""
-    return min(cores() // workers, MOST_WRITE_THREADS) if workers < cores() else 0
 
 
 def _uses_spark(given: dict[str, Any]) -> bool:

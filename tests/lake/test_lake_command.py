@@ -13,7 +13,7 @@ from support.runner.command_runner import command_line, run_command, run_in_proc
 from support.spark.ingest_topics import LIMIT_S, SteadyWriter, Writer, consumed, create_topic
 from support.spark.spark_machine import quick_start
 
-from kbroker_tools.commands import ingest
+from kbroker_tools.spark.lake import runners
 from kbroker_tools.spark.lake.iceberg import IcebergTable
 
 COLUMNS = ('partition', 'offset', 'key', 'value')
@@ -160,8 +160,8 @@ def test_following_goes_on_when_the_broker_comes_back(broker, catalog, tmp_path)
 @pytest.mark.parametrize(('workers', 'cores', 'threads'), [
     (1, 1, 0), (1, 2, 2), (1, 64, 2), (2, 2, 0), (2, 3, 1), (2, 4, 2), (8, 2, 0)])
 def test_processes_leave_no_core_idle_and_have_few_threads(workers, cores, threads, monkeypatch):
-    monkeypatch.setattr(ingest, 'cores', lambda: cores)
-    assert ingest.write_threads(workers) == threads
+    monkeypatch.setattr(runners, 'cores', lambda: cores)
+    assert runners.ProcessRunner(workers).write_threads == threads
 
 
 @pytest.mark.jvm

@@ -208,11 +208,11 @@ def test_a_job_gets_another_topic_and_more_partitions(shared_broker, writer, top
 
 
 @pytest.mark.parametrize('threads', [0, 2])
-def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, tables, runner, threads):
+def test_a_file_has_about_the_bytes_that_the_job_asks_for(shared_broker, writer, topic, tables, threads):
     for _ in range(5):
         writer.write(topic, 1, value='x' * 60_000)
-    assert run(job_of(shared_broker, tables, topic, target_bytes=50_000, options={'batchBytes': '1'},
-                      write_threads=threads), runner).files == 5
+    assert run(job_of(shared_broker, tables, topic, target_bytes=50_000, options={'batchBytes': '1'}),
+               ProcessRunner(1, threads)).files == 5
     assert tables.rows() == consumed(shared_broker.address, topic)
 
 

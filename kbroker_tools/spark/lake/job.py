@@ -80,8 +80,6 @@ class TableJob:
     """True to ingest the records of aborted transactions, and only these."""
     accepts_rollback: bool = False
     may_add_columns: bool = False
-    write_threads: int = 0
-    """The threads of each task that write files while it reads, as TableWork has them."""
     _pause_s: float = field(default=0.05, repr=False)
 
     def __post_init__(self) -> None:
@@ -181,7 +179,7 @@ class TableJob:
         if not options['minPartitions']:
             options = options.with_value('minPartitions', runner.workers)
         tasks = open_place(options).tasks(slices, options, with_outcomes=self.is_aborted)
-        work = TableWork(rows, self.table.writer(state, attempt), self.target_bytes, self.write_threads)
+        work = TableWork(rows, self.table.writer(state, attempt), self.target_bytes, runner.write_threads)
         totals, files = Totals(), []
         for written in runner.run(work, bundled(tasks, options), advance) if tasks else ():
             files += written.files

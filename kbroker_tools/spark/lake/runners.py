@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +18,8 @@ from kbroker_tools.spark.ledger import IngestError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+MOST_WRITE_THREADS = 2
+"""The threads of a process that write files. To write rows takes up to three times as long as to read them."""
 TRIES = 4
 """The attempts at a task whose process dies, as many as Spark makes."""
 
@@ -27,6 +30,8 @@ Advance = Callable[[int, int], None]
 class Runner(Protocol):
     workers: int
     """The number of tasks that work at the same time."""
+    write_threads: int
+    """The threads of each task that write files, as TableWork has them."""
 
     def run(self, work: TableWork, bundles: Sequence[list[Any]], advance: Advance) -> list[Written]:
         """Run every bundle, and return the result of one attempt at each. Raise what a task raises."""
@@ -42,8 +47,10 @@ class ProcessRunner:
     and 0.3 s for a Delta table, mostly for imports, which is more than a run of `--follow` with few records takes.
     """
 
-    def __init__(self, workers: int):
-        self.workers = workers
+    def __init__(self, workers: int | None = None, write_threads: int | None = None):
+        """Without `workers`, start a process for each core. Without `write_threads`, no core is idle."""
+        self.workers = workers or cores()
+        self.write_threads = _threads_for_idle_cores(self.workers) if write_threads is None else write_threads
         self._pool: ProcessPoolExecutor | None = None
 
     def run(self, work: TableWork, bundles: Sequence[list[Any]], advance: Advance) -> list[Written]:
@@ -89,6 +96,15 @@ class ProcessRunner:
         return True
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use. Only Linux knows that; others tell those of the machine."""
+    return len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count() or 1
+
+
+def _threads_for_idle_cores(workers: int) -> int:
+    return min(cores() // workers, MOST_WRITE_THREADS) if workers < cores() else 0
+
+
 def _begin_worker(parent: int) -> None:
     """Prepare a process: Ctrl-C is the business of its parent, and it ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -97,6 +113,8 @@ def _begin_worker(parent: int) -> None:
 
 class SparkRunner:
     """The executors of a Spark cluster. No row passes through Java."""
+
+    write_threads = 0       # Spark gives each task one core
 
     def __init__(self, context: SparkContext):
         self._context = context

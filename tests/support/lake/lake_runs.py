@@ -222,11 +222,12 @@ def _drive(place: Place, address: str, topics: list[str], flag: pathlib.Path, ac
     acting.act, acting.flag, acting.events = act, flag, events
     if act.workers > 1:
         rows.LEAST_BYTES = 1        # a few rows are enough for several tasks
-    kind, argument = _spark(act, flag) if act.master else (ProcessRunner, act.workers)
-    runner: Any = type('Runner', (ActingRunner, kind), {'table': acting})(argument)
     # A run in this process writes small files. Threads write all but the last.
-    small: Any = {} if act.master or act.workers > 1 else {'target_bytes': 1, 'write_threads': 2}
-    source = IngestSource(address, topics, {'batchRows': '7'} if small else {})
+    is_threaded = not act.master and act.workers == 1
+    kind, *arguments = _spark(act, flag) if act.master else (ProcessRunner, act.workers, 2 if is_threaded else 0)
+    runner: Any = type('Runner', (ActingRunner, kind), {'table': acting})(*arguments)
+    source = IngestSource(address, topics, {'batchRows': '7'} if is_threaded else {})
+    small: Any = {'target_bytes': 1} if is_threaded else {}
     try:
         result = TableJob(source, acting, act.job, **small).run(runner, lambda ended, total: None)
         sender.send({'run': result.run, 'rows': result.rows, 'notes': list(result.notes)})
