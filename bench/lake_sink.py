@@ -17,8 +17,8 @@ from support.runner.free_ports import free_port
 COMMIT_INTERVAL_S = 5
 FLUSH_INTERVAL_MS = 1000
 """Connect calls a sink when records have arrived, and otherwise after this time. The sink needs such calls to join the
-group of its control topic, and to commit. With Connect's default of one minute, it takes two minutes for a topic that
-gets no more records."""
+group of its control topic, and to commit. With Connect's default of one minute, it takes minutes for a topic that gets
+no more records."""
 LIMIT_S = 300
 LOOK_S = 0.2
 FAILED = 'uncaught and unrecoverable exception'

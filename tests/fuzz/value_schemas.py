@@ -20,12 +20,11 @@ KINDS: dict[bytes, Callable[[str], Format]] = {
     b'd': JsonFormat.from_option,
     b'j': lambda text: JsonFormat.from_registry(text, {}, None),
     b'p': lambda text: ProtobufFormat.from_registry(text, {}, None)}
+CODECS: dict[bytes, Callable[[str], Codec]] = {
+    b'A': AvroJson,
+    b'P': lambda text: ProtobufJson(text, {}, (0,))}
 SEPARATOR = b'\xff'
 """Between a schema, which is UTF-8, and a value."""
-
-
-CODECS: dict[bytes, Callable[[str], Codec]] = {
-    b'A': AvroJson, b'P': lambda text: ProtobufJson(text, {}, (0,))}
 
 
 def run(data: bytes) -> None:
@@ -63,8 +62,8 @@ def seeds() -> Iterator[bytes]:
         yield seed
         if seed[:1] in b'ap':
             yield seed[:1].upper() + seed[1:]
-    yield b'A{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R", "double"]}]}' + SEPARATOR \
-          + b'{"x": {"R": {"x": {"double": "NaN"}}}}'
+    yield (b'A{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R", "double"]}]}' + SEPARATOR
+           + b'{"x": {"R": {"x": {"double": "NaN"}}}}')
 
 
 def column_seeds() -> Iterator[bytes]:
